@@ -11,15 +11,17 @@
 //! others.
 
 use core::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
+
+use crate::turn_order::{Of, Turns};
 
 /// What a clock goes on by for a cost of one at weight one: weights divide it.
 const TICKS: u128 = 1 << 16;
 
 /// The ready queue pairs of one client, by number.
 pub(crate) trait Line: Clone {
-    /// Notes that a queue pair of a service level is ready.
-    fn push(&mut self, level: u8, qpn: u32);
+    /// Notes that a queue pair is ready.
+    fn push(&mut self, of: Of, qpn: u32);
     /// Takes the queue pair that has the next turn.
     fn pop(&mut self) -> Option<u32>;
     /// Notes what the turn of the queue pair that was taken last has cost.
@@ -29,24 +31,24 @@ pub(crate) trait Line: Clone {
     fn iter(&self) -> impl Iterator<Item = u32>;
 }
 
-/// They take turns, of whatever level they are.
-impl Line for VecDeque<u32> {
-    fn push(&mut self, _: u8, qpn: u32) {
-        self.push_back(qpn);
+/// They have turns in their order, of whatever level they are.
+impl Line for Turns {
+    fn push(&mut self, of: Of, qpn: u32) {
+        Turns::push(self, of.left, qpn);
     }
 
     fn pop(&mut self) -> Option<u32> {
-        self.pop_front()
+        Turns::pop(self)
     }
 
     fn charge(&mut self, _: u32) {}
 
     fn is_empty(&self) -> bool {
-        VecDeque::is_empty(self)
+        Turns::is_empty(self)
     }
 
     fn iter(&self) -> impl Iterator<Item = u32> {
-        VecDeque::iter(self).copied()
+        Turns::iter(self)
     }
 }
 
@@ -95,12 +97,13 @@ impl<L: Line> Shares<L> {
         Shares { clients, line, current: None, now: 0, taken: 0, ready: 0, empty }
     }
 
-    /// Notes that a queue pair of `client`, of a service level, is ready.
+    /// Notes that a queue pair is ready.
     #[inline(never)]
-    pub(crate) fn push(&mut self, client: u16, level: u8, qpn: u32) {
-        let of = self.of(client);
-        of.ready.push(level, qpn);
-        let comes = !of.in_line;
+    pub(crate) fn push(&mut self, of: Of, qpn: u32) {
+        let client = of.client;
+        let own = self.of(client);
+        own.ready.push(of, qpn);
+        let comes = !own.in_line;
         self.ready += 1;
         if comes && self.current != Some(client) {
             self.line_up(client, false);
@@ -171,21 +174,27 @@ impl<L: Line> Shares<L> {
 mod tests {
     use super::*;
 
-    type Turns = Shares<VecDeque<u32>>;
-
     const COST: u32 = 1000;
+
+    fn none() -> Shares<Turns> {
+        Shares::default()
+    }
+
+    fn of(client: u16) -> Of {
+        Of { client, ..Of::default() }
+    }
 
     /// Gives `turns` turns to queue pairs that are always ready. A queue pair's number is its
     /// client's times 100, and more; `cost` says what its turn costs. Returns what each client has
     /// spent.
     fn spent(qps: &[u32], turns: usize, cost: impl Fn(u32) -> u32) -> Vec<u32> {
         let client = |qpn: u32| (qpn / 100) as u16;
-        let mut shares = Turns::default();
-        qps.iter().for_each(|&qpn| shares.push(client(qpn), 0, qpn));
+        let mut shares = none();
+        qps.iter().for_each(|&qpn| shares.push(of(client(qpn)), qpn));
         let mut spent = vec![0; 4];
         for _ in 0..turns {
             let qpn = shares.pop().unwrap();
-            shares.push(client(qpn), 0, qpn);
+            shares.push(of(client(qpn)), qpn);
             shares.charge(cost(qpn));
             spent[usize::from(client(qpn))] += cost(qpn);
         }
@@ -201,16 +210,16 @@ mod tests {
 
     #[test]
     fn weights_make_shares_larger() {
-        let mut shares = Turns::default();
+        let mut shares = none();
         shares.set_weight(2, 3);
         shares.set_weight(3, 0);
         for qpn in [100, 200, 300] {
-            shares.push((qpn / 100) as u16, 0, qpn);
+            shares.push(of((qpn / 100) as u16), qpn);
         }
         let mut turns = [0; 4];
         for _ in 0..5000 {
             let qpn = shares.pop().unwrap();
-            shares.push((qpn / 100) as u16, 0, qpn);
+            shares.push(of((qpn / 100) as u16), qpn);
             shares.charge(COST);
             turns[(qpn / 100) as usize] += 1;
         }
@@ -221,7 +230,7 @@ mod tests {
         let before = turns[2];
         for _ in 0..3000 {
             let qpn = shares.pop().unwrap();
-            shares.push((qpn / 100) as u16, 0, qpn);
+            shares.push(of((qpn / 100) as u16), qpn);
             shares.charge(COST);
             turns[(qpn / 100) as usize] += 1;
         }
@@ -237,19 +246,19 @@ mod tests {
 
     #[test]
     fn nothing_is_saved_up_while_idle() {
-        let mut shares = Turns::default();
-        shares.push(1, 0, 100);
+        let mut shares = none();
+        shares.push(of(1), 100);
         for _ in 0..1000 {
             assert_eq!(shares.pop(), Some(100));
-            shares.push(1, 0, 100);
+            shares.push(of(1), 100);
             shares.charge(COST);
         }
         // Client 2 was away for a thousand turns, and has one for each of the other's from now on.
-        shares.push(2, 0, 200);
+        shares.push(of(2), 200);
         let mut turns = [0; 3];
         for _ in 0..100 {
             let qpn = shares.pop().unwrap();
-            shares.push((qpn / 100) as u16, 0, qpn);
+            shares.push(of((qpn / 100) as u16), qpn);
             shares.charge(COST);
             turns[(qpn / 100) as usize] += 1;
         }
@@ -258,14 +267,14 @@ mod tests {
 
     #[test]
     fn who_asks_for_little_is_next() {
-        let mut shares = Turns::default();
-        (1..=16).for_each(|client| shares.push(client, 0, u32::from(client)));
+        let mut shares = none();
+        (1..=16).for_each(|client| shares.push(of(client), u32::from(client)));
         for round in 0..1000 {
             // Each of the others has a turn before it asks again, at least.
             for _ in 0..round % 23 + 16 {
                 let qpn = shares.pop().unwrap();
                 assert_ne!(qpn, 99, "once for each time that it asks");
-                shares.push(qpn as u16, 0, qpn);
+                shares.push(of(qpn as u16), qpn);
                 // It becomes ready while another has its turn.
                 if round % 2 == 0 {
                     shares.charge(COST);
@@ -273,7 +282,7 @@ mod tests {
                     shares.charge(COST - 300 + qpn * 7);
                 }
             }
-            shares.push(99, 0, 99);
+            shares.push(of(99), 99);
             assert_eq!(shares.pop(), Some(99), "{round}");
             shares.charge(64);
         }
@@ -281,9 +290,9 @@ mod tests {
 
     #[test]
     fn all_that_are_ready_have_their_turn() {
-        let mut shares = Turns::default();
+        let mut shares = none();
         let qps = [(3, 30), (0, 1), (3, 31), (65_535, 9), (0, 2)];
-        qps.iter().for_each(|&(client, qpn)| shares.push(client, 0, qpn));
+        qps.iter().for_each(|&(client, qpn)| shares.push(of(client), qpn));
         assert_eq!((shares.len(), shares.iter().count()), (5, 5));
         let mut taken: Vec<u32> = core::iter::from_fn(|| shares.pop()).collect();
         taken.sort_unstable();

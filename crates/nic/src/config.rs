@@ -8,6 +8,7 @@ use crate::cm::CmConfig;
 use crate::congestion::{Congestion, Tuning};
 use crate::service_level::ServiceLevels;
 use crate::transmit::Ecn;
+use crate::turn_order::TurnOrder;
 use crate::wire::ip::gid;
 
 /// The settings and limits of a card. Limits are exact: a command that would exceed one is refused.
@@ -65,6 +66,8 @@ pub struct Config {
     ///
     /// [`Path::service_level`]: crate::Path::service_level
     pub service_levels: ServiceLevels,
+    /// Who of a client's queue pairs of a service level has the next turn.
+    pub turn_order: TurnOrder,
     /// Packets that a requester may have unacknowledged, at most.
     pub window_packets: u16,
     /// What decides how many packets queue pairs have outstanding that choose nothing else
@@ -127,6 +130,7 @@ impl Config {
             fetch_elements: 8,
             burst_bytes: 16 << 10,
             service_levels: ServiceLevels::default(),
+            turn_order: TurnOrder::default(),
             window_packets: 64,
             congestion: Congestion::default(),
             tuning: Tuning::default(),

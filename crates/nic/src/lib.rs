@@ -8,8 +8,9 @@
 //!    which the card reaches bytes.
 //! 3. [`queue`]: work-queue elements in rings in memory, completions in queues on the card.
 //! 4. `card` and `env`: what all queue pairs share, and how it is lent to one of them; `scheduler`:
-//!    which of them has the next turn; [`service_level`]: which go before others; `client_shares`,
-//!    `client_rates` and `rate`: how several programs share the card, and what they are held to;
+//!    which of them has the next turn; [`service_level`]: which go before others; `turn_order`: in
+//!    which order the rest have turns; `client_shares`, `client_rates` and `rate`: how several
+//!    programs share the card, and what they are held to;
 //!    `timers`: the queue pairs' timers; `multi_queue`: their outstanding messages; `staging`: room
 //!    for payload. `table` and `handles`: the card's objects, and what names them; `numbered`:
 //!    those that peers know by a number.
@@ -62,6 +63,7 @@ mod table;
 pub mod time;
 mod timers;
 pub mod transmit;
+mod turn_order;
 pub mod wire;
 
 pub use chain::{ChainError, ChainLimits, ChainStep, EnableError, QpFlags, Queue, StepEnd};
@@ -78,8 +80,9 @@ pub use memory::window::{MwBinding, MwType};
 pub use memory::{Calc, Memory, MemoryFault};
 pub use nic::{CreateError, DestroyError, Nic, PostError};
 pub use psn::Psn;
-pub use qp::{QpInfo, QpInit};
+pub use qp::{QpInfo, QpInit, SendProgress};
 pub use rate::{Rate, RateLimits};
 pub use silence::Silence;
 pub use time::Time;
 pub use transmit::{Datagram, Ecn, Path, PayloadRef, Segment, Transmit, TransmitBatch};
+pub use turn_order::TurnOrder;

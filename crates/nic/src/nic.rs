@@ -68,7 +68,7 @@ use crate::multi_queue::MultiQueue;
 use crate::numbered::{self, Numbered};
 use crate::psn::Psn;
 use crate::qp::state::{self, ModifyQpError, Mtu, QpAttr, State};
-use crate::qp::{Cold, Qp, Qps, Requester, Responder, post};
+use crate::qp::{Cold, Qp, Qps, Requester, Responder, SendProgress, post};
 use crate::queue::element::{self, RecvRequest, SendRequest};
 use crate::queue::ring::Ring;
 use crate::queue::sgl::SglPool;
@@ -495,6 +495,11 @@ impl Nic {
     /// The present properties of a queue pair.
     pub fn query_qp(&self, qpn: u32) -> Option<QpInfo> {
         self.qps.get(qpn).map(Qp::info)
+    }
+
+    /// What a queue pair's requests wait for.
+    pub fn send_progress(&self, qpn: u32) -> Option<SendProgress> {
+        self.qps.get(qpn).map(Qp::send_progress)
     }
 
     /// Posts a send request: writes its element into the ring and rings the doorbell.

@@ -1,5 +1,6 @@
 //! The scheduler: which queue pair has the next turn, and what it may spend in it (SRNIC §4.3).
-//! Where clients share the card, or service levels differ, [`Shares`] says of which it is.
+//! Where clients share the card, service levels differ, or the shortest message goes first,
+//! [`Shares`] says of which it is.
 //!
 //! A queue pair that has something to do is *ready*, and is in the schedule queue once. Each poll
 //! of the card gives turns to the ready queue pairs, in order. A turn has a [`TurnBudget`]; a queue
@@ -11,6 +12,7 @@ use std::collections::VecDeque;
 use crate::client_shares::Shares;
 use crate::config::Config;
 use crate::service_level::{self, Ready};
+use crate::turn_order::{Of, TurnOrder};
 
 /// How many elements loop-back queue pairs run in one [`crate::Nic::poll_transmit`]. They take
 /// about 6 µs; then the driver can receive again.
@@ -27,8 +29,8 @@ const FED_AT_ONCE: usize = 4;
 pub(crate) struct Scheduler {
     /// SRNIC's schedule queue: the queue pairs that are ready, by number.
     ready: VecDeque<u32>,
-    /// What stands in the place of `ready` once clients share the card, and where service levels
-    /// differ.
+    /// What stands in the place of `ready` once clients share the card, where service levels
+    /// differ, and where the order is another.
     shares: Option<Box<Shares<Ready>>>,
     /// The budget of a whole turn.
     turn: TurnBudget,
@@ -44,20 +46,11 @@ pub(crate) struct Scheduler {
     fed: u64,
 }
 
-/// Whose a queue pair is.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Of {
-    /// The number of its client.
-    pub(crate) client: u16,
-    /// Its service level.
-    pub(crate) level: u8,
-}
-
 impl Scheduler {
     pub(crate) fn new(config: &Config) -> Scheduler {
-        let levels = &config.service_levels;
-        let differ = !service_level::are_alike(levels);
-        let shares = differ.then(|| Box::new(Shares::new(Ready::new(levels))));
+        let (levels, order) = (&config.service_levels, config.turn_order);
+        let is_plain = service_level::are_alike(levels) && order == TurnOrder::InTurn;
+        let shares = (!is_plain).then(|| Box::new(Shares::new(Ready::new(levels, order))));
         Scheduler { turn: TurnBudget::turn(config), shares, ..Scheduler::default() }
     }
 
@@ -66,7 +59,7 @@ impl Scheduler {
         if self.shares.is_none() {
             self.beyond = 0;
             let mut shares = Shares::<Ready>::default();
-            self.ready.drain(..).for_each(|qpn| shares.push(0, 0, qpn));
+            self.ready.drain(..).for_each(|qpn| shares.push(Of::default(), qpn));
             self.shares = Some(Box::new(shares));
         }
     }
@@ -87,7 +80,7 @@ impl Scheduler {
             *queued = true;
             match &mut self.shares {
                 None => self.ready.push_back(qpn),
-                Some(shares) => shares.push(of.client, of.level, qpn),
+                Some(shares) => shares.push(of, qpn),
             }
         }
     }
@@ -126,7 +119,7 @@ impl Scheduler {
             self.fed += 1;
             match &mut self.shares {
                 None => self.ready.push_back(qpn),
-                Some(shares) => shares.push(of.client, of.level, qpn),
+                Some(shares) => shares.push(of, qpn),
             }
         }
     }
@@ -179,7 +172,8 @@ impl Scheduler {
         }
     }
 
-    /// Are turns paid for: do clients share the card, or do service levels differ?
+    /// Are turns paid for: do clients share the card, do service levels differ, or is the order
+    /// another?
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.shares.is_some()

@@ -6,9 +6,8 @@
 //! queue pairs, those of the highest priority have all turns; among them, each has a share by its
 //! weight, as clients have. The queue pairs of a level take turns.
 
-use std::collections::VecDeque;
-
 use crate::client_shares::{Line, Shares};
+use crate::turn_order::{Of, TurnOrder, Turns};
 
 /// How many service levels there are: InfiniBand's, which have four bits.
 pub const SERVICE_LEVELS: usize = 16;
@@ -46,33 +45,33 @@ fn index(level: u8) -> usize {
 /// The ready queue pairs of a client.
 #[derive(Clone, Debug)]
 pub(crate) enum Ready {
-    /// All take turns.
-    Turns(VecDeque<u32>),
+    /// All levels are alike.
+    Turns(Turns),
     /// Service levels differ.
     Levels(Box<Levels>),
 }
 
 impl Ready {
     /// None are ready.
-    pub(crate) fn new(levels: &ServiceLevels) -> Ready {
+    pub(crate) fn new(levels: &ServiceLevels, order: TurnOrder) -> Ready {
         match are_alike(levels) {
-            true => Ready::Turns(VecDeque::new()),
-            false => Ready::Levels(Box::new(Levels::new(levels))),
+            true => Ready::Turns(Turns::new(order)),
+            false => Ready::Levels(Box::new(Levels::new(levels, order))),
         }
     }
 }
 
 impl Default for Ready {
     fn default() -> Ready {
-        Ready::Turns(VecDeque::new())
+        Ready::Turns(Turns::default())
     }
 }
 
 impl Line for Ready {
-    fn push(&mut self, level: u8, qpn: u32) {
+    fn push(&mut self, of: Of, qpn: u32) {
         match self {
-            Ready::Turns(ready) => Line::push(ready, level, qpn),
-            Ready::Levels(levels) => levels.push(level, qpn),
+            Ready::Turns(ready) => Line::push(ready, of, qpn),
+            Ready::Levels(levels) => levels.push(of, qpn),
         }
     }
 
@@ -102,7 +101,7 @@ impl Line for Ready {
             Ready::Levels(levels) => (None, Some(levels)),
         };
         let of_levels = levels.into_iter().flat_map(|levels| &levels.priorities);
-        let turns = turns.into_iter().flatten().copied();
+        let turns = turns.into_iter().flat_map(Turns::iter);
         turns.chain(of_levels.flat_map(|one| one.shares.iter()))
     }
 }
@@ -123,15 +122,15 @@ pub(crate) struct Levels {
 struct Priority {
     priority: u8,
     /// By the number of the level, in the place of a client.
-    shares: Shares<VecDeque<u32>>,
+    shares: Shares<Turns>,
 }
 
 impl Levels {
-    fn new(levels: &ServiceLevels) -> Levels {
+    fn new(levels: &ServiceLevels, order: TurnOrder) -> Levels {
         let mut priorities: Vec<u8> = levels.iter().map(|level| level.priority).collect();
         priorities.sort_unstable_by(|a, b| b.cmp(a));
         priorities.dedup();
-        let none = |priority| Priority { priority, shares: Shares::new(VecDeque::new()) };
+        let none = |priority| Priority { priority, shares: Shares::new(Turns::new(order)) };
         let mut priorities: Vec<Priority> = priorities.into_iter().map(none).collect();
         let mut of = [0; SERVICE_LEVELS];
         for (number, level) in levels.iter().enumerate() {
@@ -143,10 +142,10 @@ impl Levels {
         Levels { priorities, of, current: 0 }
     }
 
-    fn push(&mut self, level: u8, qpn: u32) {
-        let level = index(level);
+    fn push(&mut self, of: Of, qpn: u32) {
+        let level = index(of.level);
         let one = &mut self.priorities[usize::from(self.of[level])];
-        one.shares.push(level as u16, 0, qpn);
+        one.shares.push(Of { client: level as u16, ..of }, qpn);
     }
 
     fn pop(&mut self) -> Option<u32> {
@@ -179,20 +178,28 @@ mod tests {
         levels
     }
 
+    fn none() -> Ready {
+        Ready::new(&levels(), TurnOrder::InTurn)
+    }
+
+    fn of(level: u8) -> Of {
+        Of { level, ..Of::default() }
+    }
+
     /// Gives a turn, of `cost`, to a queue pair that wants another one. Numbers are levels times
     /// 100, and more.
     fn turn(ready: &mut Ready, cost: u32) -> u32 {
         let qpn = ready.pop().unwrap();
-        ready.push((qpn / 100) as u8, qpn);
+        ready.push(of((qpn / 100) as u8), qpn);
         ready.charge(cost);
         qpn
     }
 
     #[test]
     fn weights_share_and_queue_pairs_of_a_level_take_turns() {
-        let mut ready = Ready::new(&levels());
+        let mut ready = none();
         for qpn in [0, 1, 2, 100, 101] {
-            ready.push((qpn / 100) as u8, qpn);
+            ready.push(of((qpn / 100) as u8), qpn);
         }
         let mut turns = [0_i32; 102];
         for _ in 0..6000 {
@@ -205,14 +212,14 @@ mod tests {
 
     #[test]
     fn weights_count_what_turns_cost() {
-        let mut ready = Ready::new(&levels());
-        ready.push(0, 0);
-        ready.push(1, 100);
+        let mut ready = none();
+        ready.push(of(0), 0);
+        ready.push(of(1), 100);
         let mut spent = [0.0, 0.0];
         for _ in 0..10_000 {
             let qpn = ready.pop().unwrap();
             let cost = if qpn == 0 { 1700 } else { 300 };
-            ready.push((qpn / 100) as u8, qpn);
+            ready.push(of((qpn / 100) as u8), qpn);
             ready.charge(cost);
             spent[(qpn / 100) as usize] += f64::from(cost);
         }
@@ -221,9 +228,9 @@ mod tests {
 
     #[test]
     fn a_higher_priority_has_all_turns_while_it_wants_them() {
-        let mut ready = Ready::new(&levels());
+        let mut ready = none();
         for qpn in [0, 100, 200, 300, 700] {
-            ready.push((qpn / 100) as u8, qpn);
+            ready.push(of((qpn / 100) as u8), qpn);
         }
         for _ in 0..100 {
             assert_eq!(turn(&mut ready, 1000), 700);
@@ -232,7 +239,7 @@ mod tests {
         ready.charge(1000);
         let turns: Vec<u32> = (0..4).map(|_| turn(&mut ready, 1000)).collect();
         assert_eq!(turns, [200, 300, 200, 300]);
-        ready.push(7, 700);
+        ready.push(of(7), 700);
         assert_eq!(ready.pop(), Some(700), "before those that go on");
         ready.charge(1000);
         for _ in 0..2 {
@@ -245,14 +252,25 @@ mod tests {
         assert_eq!(ready.iter().count(), 1);
     }
 
+    /// The order is that within a level, whatever is left at others.
+    #[test]
+    fn the_shortest_of_a_level_is_first() {
+        let mut ready = Ready::new(&levels(), TurnOrder::ShortestFirst);
+        for (level, left, qpn) in [(0, 1, 1), (7, 9, 2), (7, 8, 3), (0, 0, 4)] {
+            ready.push(Of { level, left, ..Of::default() }, qpn);
+        }
+        let all = core::iter::from_fn(|| ready.pop()).collect::<Vec<_>>();
+        assert_eq!(all, [3, 2, 4, 1]);
+    }
+
     #[test]
     fn who_is_pre_empted_is_not_forgotten() {
-        let mut ready = Ready::new(&levels());
-        ready.push(0, 0);
+        let mut ready = none();
+        ready.push(of(0), 0);
         // It is ready again before its turn ends, and so is one that goes before it.
         assert_eq!(ready.pop(), Some(0));
-        ready.push(0, 0);
-        ready.push(7, 700);
+        ready.push(of(0), 0);
+        ready.push(of(7), 700);
         // Nobody has said what the turn has cost.
         assert_eq!(ready.pop(), Some(700));
         ready.charge(1000);
@@ -262,9 +280,9 @@ mod tests {
 
     #[test]
     fn a_level_has_four_bits() {
-        let mut ready = Ready::new(&levels());
-        ready.push(0, 0);
-        ready.push(0xF7, 1);
+        let mut ready = none();
+        ready.push(of(0), 0);
+        ready.push(of(0xF7), 1);
         assert_eq!(ready.pop(), Some(1));
     }
 }

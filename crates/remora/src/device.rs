@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::{io, thread};
 
+use remora_nic::TurnOrder;
 use remora_nic::nic::{InUse, StructureUse};
 use remora_nic::qp::{Congestion, Mtu};
 use remora_nic::service_level::ServiceLevels;
@@ -44,7 +45,9 @@ use crate::news::{Concerned, News};
 use crate::own_memory::OwnMemory;
 use crate::region::ProtectionDomain;
 use crate::scheduling;
-use crate::service_levels::{BadServiceLevel, SERVICE_LEVELS_VARIABLE};
+use crate::service_levels::{
+    BadServiceLevel, BadTurnOrder, SERVICE_LEVELS_VARIABLE, TURN_ORDER_VARIABLE,
+};
 use crate::socket::BindError;
 use crate::threads::without_signals;
 use crate::wakes::Wakes;
@@ -83,6 +86,7 @@ pub struct DeviceOptions {
     pub(crate) paths: Option<u8>,
     pub(crate) congestion: Option<Congestion>,
     pub(crate) service_levels: Option<ServiceLevels>,
+    pub(crate) turn_order: Option<TurnOrder>,
     impairments: Option<Impairments>,
     card: WhichCard,
     pub(crate) kept: Option<Kept>,
@@ -120,6 +124,9 @@ pub enum OpenError {
     /// The environment names a service level that there is none of.
     #[error(transparent)]
     ServiceLevel(#[from] BadServiceLevel),
+    /// The environment names an order of turns that there is none of.
+    #[error(transparent)]
+    TurnOrder(#[from] BadTurnOrder),
     /// The environment asks for a bad network that cannot be understood.
     #[error("REMORA_IMPAIR: {0}")]
     Impair(#[from] BadImpairment),
@@ -356,6 +363,7 @@ impl DeviceOptions {
             (self.paths.is_some() || is_set(PATHS_VARIABLE), "a number of paths"),
             (self.congestion.is_some() || is_set(CONGESTION_VARIABLE), "a congestion policy"),
             (self.service_levels.is_some() || is_set(SERVICE_LEVELS_VARIABLE), "service levels"),
+            (self.turn_order.is_some() || is_set(TURN_ORDER_VARIABLE), "an order of turns"),
             (self.real_time, "real-time priority"),
             (self.impairments.is_some() || is_set(IMPAIR_VARIABLE), "a bad network"),
         ];

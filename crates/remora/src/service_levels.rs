@@ -1,9 +1,11 @@
-//! What the service levels of a card's queue pairs mean.
+//! What the service levels of a card's queue pairs mean, and in which order those of a level have
+//! turns.
 //!
 //! Verbs programs name a level in `ah_attr.sl`, or by the type of service of an id of RDMA CM, of
 //! which the upper three bits count; others by
 //! [`ConnectionParams::service_level`](crate::ConnectionParams::service_level).
 
+use remora_nic::TurnOrder;
 use remora_nic::service_level::{SERVICE_LEVELS, ServiceLevel, ServiceLevels};
 use thiserror::Error;
 
@@ -14,6 +16,27 @@ use crate::environment;
 /// priority, and level 5 goes before all that have priority 0. What it does not name has priority 0
 /// and weight 1.
 pub const SERVICE_LEVELS_VARIABLE: &str = "REMORA_SERVICE_LEVELS";
+
+/// The environment variable that says which of the queue pairs of a client and service level has
+/// the next turn: a name of [`TurnOrder`], `in-turn` by default.
+pub const TURN_ORDER_VARIABLE: &str = "REMORA_TURN_ORDER";
+
+/// Why the environment's wish for an order of turns cannot be met.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{TURN_ORDER_VARIABLE} is `{0}`: name an order of turns: `in-turn` or `shortest-first`")]
+pub struct BadTurnOrder(String);
+
+/// What [`TURN_ORDER_VARIABLE`] says.
+pub(crate) fn order_from_environment() -> Result<TurnOrder, BadTurnOrder> {
+    parse_order(&environment::text(TURN_ORDER_VARIABLE))
+}
+
+fn parse_order(name: &str) -> Result<TurnOrder, BadTurnOrder> {
+    match name {
+        "" => Ok(TurnOrder::default()),
+        name => TurnOrder::named(name).ok_or_else(|| BadTurnOrder(name.to_owned())),
+    }
+}
 
 /// Why the environment's wish for service levels cannot be met.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -54,6 +77,16 @@ fn parse_entry(entry: &str) -> Option<(usize, ServiceLevel)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_variable_names_an_order() {
+        assert_eq!(parse_order(""), Ok(TurnOrder::InTurn));
+        for order in TurnOrder::ALL {
+            assert_eq!(parse_order(order.name()), Ok(order));
+            let error = parse_order("longest-first").unwrap_err().to_string();
+            assert!(error.contains("longest-first") && error.contains(order.name()), "{error}");
+        }
+    }
 
     #[test]
     fn the_variable_says_what_levels_mean() {

@@ -1,9 +1,11 @@
 //! The dialect of a device's connections: what is offered, and what is spoken
-//! ([`dialect`](crate::dialect)); and what their service levels mean.
+//! ([`dialect`](crate::dialect)); what their service levels mean, and who has
+//! the next turn.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use remora_nic::TurnOrder;
 use remora_nic::qp::Congestion;
 use remora_nic::service_level::ServiceLevel;
 use remora_nic::wire::Dialect;
@@ -42,6 +44,16 @@ impl DeviceOptions {
     #[must_use]
     pub fn service_level(mut self, level: u8, means: ServiceLevel) -> DeviceOptions {
         self.service_levels.get_or_insert_default()[usize::from(level)] = means;
+        self
+    }
+
+    /// Says which of the queue pairs of a client and service level has the next turn: the one that
+    /// has waited longest, or the one whose message has the least left to send. Without this
+    /// option, the environment variable
+    /// [`TURN_ORDER_VARIABLE`](crate::service_levels::TURN_ORDER_VARIABLE) does.
+    #[must_use]
+    pub fn turn_order(mut self, order: TurnOrder) -> DeviceOptions {
+        self.turn_order = Some(order);
         self
     }
 

@@ -3,7 +3,8 @@
 //! - Here: the state of a queue pair, and its turn. [`state`]: the table of its states; `info`:
 //!   what it is made with, and its present properties.
 //! - Sending: `post` writes elements into the rings; `judge` checks them, `requester` turns them
-//!   into packets, `window` and the policies of `congestion` say how many may be outstanding.
+//!   into packets, `window` and the policies of `congestion` say how many may be outstanding;
+//!   `left` is what a message has left to send.
 //! - Receiving: `incoming` hands a packet to the part that it is for. `completer` takes the answers
 //!   of the peer; `responder` carries out its requests, `receive` fills receive elements, `answers`
 //!   answers READs and atomics, `acknowledge` acknowledges the rest. `retry` counts retries and
@@ -30,6 +31,7 @@ mod incoming;
 pub(crate) mod info;
 mod judge;
 mod kernel;
+mod left;
 mod limits;
 mod loop_back;
 mod lossy;
@@ -48,6 +50,7 @@ mod xrc;
 pub use crate::congestion::Congestion;
 pub use congestion::{Dcqcn, Dctcp};
 pub use info::{QpInfo, QpInit};
+pub use left::SendProgress;
 pub use post::PostError;
 pub(crate) use post::post;
 pub use retry::rnr_delay;
@@ -77,9 +80,10 @@ use crate::prefetch::prefetch;
 use crate::psn::Psn;
 use crate::queue::Status;
 use crate::queue::ring::Ring;
-use crate::scheduler::{Of, TurnBudget};
+use crate::scheduler::TurnBudget;
 use crate::time::Time;
 use crate::transmit::{Path, TransmitBatch};
+use crate::turn_order::{Of, TurnOrder};
 use crate::wire::{Bth, Dialect, Nak, Op, Transport};
 use receive::Receive;
 pub(crate) use requester::Requester;
@@ -241,14 +245,18 @@ impl Qp {
     /// Makes the queue pair ready: it has something to do, and will have a turn.
     #[inline]
     pub(crate) fn schedule(&mut self, card: &mut Card) {
-        let of = self.of();
+        let of = self.of(card);
         card.scheduler.schedule(self.qpn, of, &mut self.queued);
     }
 
-    /// Whose the queue pair is for the scheduler.
+    /// What the queue pair is for the scheduler.
     #[inline]
-    fn of(&self) -> Of {
-        Of { client: self.client, level: self.path.service_level }
+    fn of(&self, card: &Card) -> Of {
+        let left = match card.config.turn_order {
+            TurnOrder::InTurn => 0,
+            TurnOrder::ShortestFirst => self.bytes_left(card),
+        };
+        Of { client: self.client, level: self.path.service_level, left }
     }
 
     /// This queue pair as a user of keys.

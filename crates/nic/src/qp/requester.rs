@@ -359,7 +359,7 @@ impl Qp {
     #[inline(never)]
     pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
         env.card.counters.pool_full += 1;
-        let of = self.of();
+        let of = self.of(env.card);
         env.card.scheduler.starve(self.qpn, of, &mut self.cold.starved);
         Stop::Blocked
     }

@@ -149,6 +149,8 @@ impl DeviceOptions {
             self.congestion.map_or_else(dialect::congestion_from_environment, Ok)?;
         config.service_levels =
             self.service_levels.map_or_else(service_levels::from_environment, Ok)?;
+        config.turn_order =
+            self.turn_order.map_or_else(service_levels::order_from_environment, Ok)?;
         config.window_packets = self.window.unwrap_or_else(|| window_for(socket, mtu));
         config.set_guid(u64::from_ne_bytes(random()?));
         Ok(config)

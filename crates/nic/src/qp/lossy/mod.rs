@@ -189,6 +189,11 @@ impl Qp {
         self.cold.lossy.as_deref_mut().expect("a queue pair of the lossy dialect has its state")
     }
 
+    /// The answer that is being sent, if there is one.
+    pub(super) fn lossy_answer(&self) -> Cursor {
+        self.cold.lossy.as_ref().map_or(Cursor::NONE, |lossy| lossy.answer)
+    }
+
     /// Has a queue pair of the lossy dialect something to send besides requests?
     #[inline]
     pub(super) fn has_lossy_work(&self) -> bool {

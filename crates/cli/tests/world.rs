@@ -64,7 +64,7 @@ fn a_fat_tree_gives_the_same_on_two_threads_and_another_by_another_seed() {
     assert_eq!(one["failed"], 0);
     assert_eq!(one["done"], one["flows"]);
     assert!(one["mean_slowdown"].as_f64().unwrap() > 1.0);
-    for figure in ["trace", "packets", "classes", "stages", "times_us"] {
+    for figure in ["trace", "packets", "classes", "stages", "waits", "times_us"] {
         assert_eq!(one[figure], two[figure], "{figure}");
     }
     let (other, _) = run(&world, &["--seed", "2"]);

@@ -11,6 +11,7 @@ use remora_sim::net::time::US;
 use super::drawing;
 use super::plots::{Line, Plot};
 use super::result::{Class, Outcome};
+use super::stages::wait_table;
 use super::workloads;
 use crate::bench::page::{STYLE, processor, text};
 
@@ -51,13 +52,21 @@ pub(super) fn render(
         let plot = plot("slowdown", "share of flows, %", [true, false], false, vec![cdf]);
         section(&mut page, "Slowdowns of all flows", about, &plot.draw()?)?;
     }
+    if !outcome.waits.is_empty() {
+        let (headings, rows) = wait_table(&outcome.waits);
+        let about = "What messages waited for at their senders’ cards, from their posts to their \
+                     ends, by samples: the port, to send by it or in line behind others; the \
+                     window or the rate of congestion control; or, once all had left, the last \
+                     acknowledge or the answer.";
+        table_section(&mut page, "Where messages waited", about, &headings, &rows)?;
+    }
     if !outcome.stages.is_empty() {
         let (headings, rows) = outcome.stage_table();
         let about = "How long packets waited for ports, by where in the network: waits of all \
                      packets, retransmitted ones, acknowledges and frames of flow control \
-                     included. Tiers count from the hosts. What messages wait in their senders’ \
-                     cards, for window, rate or port, is not in it.";
-        table_section(&mut page, "Where time was lost", about, &headings, &rows)?;
+                     included. Tiers count from the hosts. What messages waited in their \
+                     senders’ cards before is above.";
+        table_section(&mut page, "Where packets waited", about, &headings, &rows)?;
     }
     foot(&mut page)?;
     Ok(page)

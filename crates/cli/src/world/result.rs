@@ -10,7 +10,7 @@ use remora_sim::net::time::US;
 use serde::{Serialize, Serializer};
 
 use super::settings::Settings;
-use super::stages::{Stage, stages};
+use super::stages::{Stage, Wait, stages, wait_table, waits};
 use super::workloads::{self, Part};
 use crate::output::{self, counted, grouped};
 
@@ -102,6 +102,8 @@ pub(super) struct Outcome {
     pub(super) classes: Vec<Class>,
     pub(super) workloads: Vec<Part>,
     pub(super) stages: Vec<Stage>,
+    /// What messages waited for at their senders, if that was recorded.
+    pub(super) waits: Vec<Wait>,
     /// The sum of all arrivals, which names a run: the same for the same world on any machine.
     pub(super) trace: String,
     pub(super) run_seconds: f64,
@@ -169,7 +171,6 @@ impl Outcome {
         hardware.for_each(|profile| *cards.entry(profile.name).or_default() += 1);
         let ended = percentile(500).is_some();
         let (end, hosts) = (report.stopped, cluster.topology.hosts);
-        let stages = report.record.as_ref().map(|record| stages(experiment, record, end));
         Outcome {
             name: name.clone(),
             transport: cluster.transport.name,
@@ -205,7 +206,8 @@ impl Outcome {
             not_noted: report.record.as_ref().map_or(0, |record| record.notes.missed),
             classes: report.classes(GROUPS).iter().map(Class::of).collect(),
             workloads: workloads::parts(experiment, report),
-            stages: stages.unwrap_or_default(),
+            stages: stages(experiment, report),
+            waits: waits(report),
             trace: format!("{:016x}", report.trace.hash),
             run_seconds: report.run_seconds,
         }
@@ -348,6 +350,13 @@ impl Outcome {
             rows.into_iter().for_each(|row| _ = table.add_row(row));
             output::align_right(&mut table, 0..8);
             println!("\ncompletion and slowdown by size (as many flows in each row)\n{table}");
+        }
+        if !self.waits.is_empty() {
+            let (headings, rows) = wait_table(&self.waits);
+            let mut table = output::table(headings);
+            rows.into_iter().for_each(|row| _ = table.add_row(row));
+            output::align_right(&mut table, 1..3);
+            println!("\nwhat messages waited for, from their posts to their ends\n{table}");
         }
         if !self.stages.is_empty() {
             let (headings, rows) = self.stage_table();

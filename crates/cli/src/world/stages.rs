@@ -1,9 +1,11 @@
-//! Where time was lost: how long packets waited, by the stage of the network.
+//! Where time was lost: what messages waited for at their senders' cards, and how long packets
+//! waited, by the stage of the network.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use remora_sim::experiment::Experiment;
-use remora_sim::flows::Record;
+use remora_sim::flows::{MessageWaits, Report};
+use remora_sim::net::time::US;
 use remora_sim::net::{Cable, Node, Ps, Topology, Usage};
 use serde::Serialize;
 
@@ -22,6 +24,43 @@ pub(super) struct Stage {
     pub(super) paused_ps: Ps,
     /// The longest queue of a port that a sample has found, in bytes.
     pub(super) longest_queue: u32,
+}
+
+/// What messages waited for at their senders' cards, from their posts to their ends.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Wait {
+    pub(super) what: &'static str,
+    /// In µs, of all messages that have begun.
+    pub(super) mean_us: f64,
+    /// The part of all time of all messages.
+    pub(super) share: f64,
+}
+
+/// All waits of messages; none if nothing was recorded.
+pub(super) fn waits(report: &Report) -> Vec<Wait> {
+    let Some(record) = &report.record else { return Vec::new() };
+    let MessageWaits { turn, leave, peer } = record.waits;
+    let begun = report.messages().filter(|(flow, _)| flow.began.is_some()).count();
+    let all = (turn + leave + peer).max(1) as f64;
+    let wait = |what, samples: u64| Wait {
+        what,
+        mean_us: samples as f64 * record.every as f64 / US as f64 / begun.max(1) as f64,
+        share: samples as f64 / all,
+    };
+    vec![
+        wait("sends, or waits for its turn", turn),
+        wait("is held by its window or rate", leave),
+        wait("has left, waits for its peer", peer),
+    ]
+}
+
+/// The headings and cells of the table of what messages waited for.
+pub(super) fn wait_table(waits: &[Wait]) -> ([&'static str; 3], Vec<[String; 3]>) {
+    let row = |wait: &Wait| {
+        let share = format!("{:.1} %", wait.share * 100.0);
+        [wait.what.to_owned(), format!("{:.2}", wait.mean_us), share]
+    };
+    (["a message", "mean µs", "share of its time"], waits.iter().map(row).collect())
 }
 
 /// By node: 0 of hosts, of a switch the number of links to the next host.
@@ -46,11 +85,12 @@ pub(super) fn tiers(topology: &Topology) -> BTreeMap<Node, u32> {
     tiers
 }
 
-/// All stages, from hosts inwards and out again.
-pub(super) fn stages(experiment: &Experiment, record: &Record, end: Ps) -> Vec<Stage> {
+/// All stages, from hosts inwards and out again; none if nothing was recorded.
+pub(super) fn stages(experiment: &Experiment, report: &Report) -> Vec<Stage> {
+    let Some(record) = &report.record else { return Vec::new() };
     let topology = &experiment.cluster.topology;
     let tiers = tiers(topology);
-    let paused = record.paused(end);
+    let paused = record.paused(report.stopped);
     let mut stages: BTreeMap<(u32, u32, u32), Stage> = BTreeMap::new();
     for (i, link) in topology.links().iter().enumerate() {
         let tier = |node: &Node| tiers.get(node).copied().unwrap_or(0);

@@ -44,6 +44,7 @@ mod workload;
 use core::cell::RefCell;
 use core::ops::Range;
 
+use remora_nic::TurnOrder;
 use remora_nic::qp::Mtu;
 use toml::de::DeTable;
 
@@ -232,6 +233,14 @@ fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake>
     let classes = section.place("short-first");
     cluster.short_first = section.flag("short-first")?;
     if let Some(at) = classes {
+        has(cluster, at)?;
+    }
+    if let Some((name, at)) = section.text("turns")? {
+        cluster.turn_order = TurnOrder::named(&name).ok_or_else(|| {
+            let names = TurnOrder::ALL.map(|order| format!("`{}`", order.name()));
+            let help = format!("it should be {}", names.join(" or "));
+            Mistake::new(at.clone(), format!("there is no order of turns \"{name}\""), help)
+        })?;
         has(cluster, at)?;
     }
     if let Some((payload, at)) = section.text("payload")? {

@@ -576,6 +576,7 @@ fn what_a_model_has_not_is_pointed_at() {
         ("payload = \"real\"", "\"real\""),
         ("card = \"cx5\"", "\"cx5\""),
         ("short-first = true", "true"),
+        ("turns = \"shortest-first\"", "\"shortest-first\""),
     ] {
         let card = format!("transport = \"selective\"\n{line}");
         assert!(parse(&world(&card, incast)).is_ok(), "{line}");

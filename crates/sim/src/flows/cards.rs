@@ -12,7 +12,7 @@ use remora_nic::queue::{
     Status,
 };
 use remora_nic::wire::{Dialect, Transport as Service};
-use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags};
+use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags, SendProgress};
 use remora_offload::kernel::builtin::get::Value;
 use remora_offload::kernel::{Executor, ExecutorLimits};
 
@@ -194,6 +194,12 @@ impl<'a> Carrier<'a> for Cards<'a> {
         };
         let Host { nic, memory, .. } = &mut self.world.hosts[flow.src as usize];
         nic.post_send(memory, src_qpn, &request).expect("the ring of a new queue pair has room");
+    }
+
+    fn progress(&mut self, flow: usize) -> SendProgress {
+        let (src, qpn) = (self.shared.flows[flow].src as usize, self.ends[flow].src_qpn);
+        let progress = self.world.hosts.quietly(src).nic.send_progress(qpn);
+        progress.expect("a flow has its queue pair for the whole run")
     }
 
     #[inline]

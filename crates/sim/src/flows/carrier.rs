@@ -2,6 +2,7 @@
 //!
 //! [`Share`]: super::share::Share
 
+use remora_nic::SendProgress;
 use remora_nic::queue::Status;
 
 use super::cluster::ClusterError;
@@ -48,6 +49,9 @@ pub(super) trait Carrier<'a>: Sized {
 
     /// Begins a flow that is no wait, whose source is here.
     fn begin(&mut self, flow: usize);
+
+    /// What a flow that has begun here waits for.
+    fn progress(&mut self, flow: usize) -> SendProgress;
 
     /// Runs until something is to be told, or until `end`: then `None`.
     fn step_until(&mut self, end: Ps) -> Option<Turn>;

@@ -2,8 +2,8 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 
-use remora_nic::Config;
 use remora_nic::qp::Mtu;
+use remora_nic::{Config, TurnOrder};
 use thiserror::Error;
 
 use super::flow::{Flow, FlowError};
@@ -50,6 +50,8 @@ pub struct Cluster {
     /// shares of their cards; but those that say their class have that. Switches heed classes if
     /// [`NetOptions::classes`] says so.
     pub short_first: bool,
+    /// Which of a card's queue pairs has the next turn.
+    pub turn_order: TurnOrder,
     /// Whether payload exists.
     pub payload: Content,
     /// What fails, slows down or comes back, and when, in picoseconds from the start of the run.
@@ -62,6 +64,9 @@ pub struct Cluster {
     /// others send can reach it, so that their state stays in the processor's caches meanwhile.
     /// The result does not depend on it.
     pub lot: u32,
+    /// The machine's time until so much simulated time, in picoseconds, is no part of
+    /// [`Report::steady`](super::Report::steady). The result does not depend on it.
+    pub warm_up: Ps,
     /// Ends the run after so much simulated time, in picoseconds, even if flows are under way.
     pub until: Ps,
 }
@@ -118,7 +123,8 @@ pub enum ClusterError {
     },
     /// The transport is a model, which has no cards and no payload.
     #[error(
-        "`{0}` is a model of a transport, whose hosts have no payload, cards, classes or kernels"
+        "`{0}` is a model of a transport, whose hosts have no payload, cards, orders of turns, \
+         classes or kernels"
     )]
     Model(&'static str),
     /// A card has no room for what the flows need.
@@ -152,11 +158,13 @@ impl Cluster {
             mtu: Mtu::B1024,
             timeout: 7,
             short_first: false,
+            turn_order: TurnOrder::default(),
             payload: Content::Hollow,
             changes: Vec::new(),
             record: None,
             threads: 1,
             lot: Cluster::LOT,
+            warm_up: 0,
             until: NEVER,
         }
     }
@@ -192,7 +200,8 @@ impl Cluster {
         let has_kernels = flows.iter().any(Flow::is_call);
         let has_classes = self.short_first || flows.iter().any(|flow| flow.class.is_some());
         let is_real = self.payload == Content::Real;
-        let asks = has_cards || has_kernels || has_classes || is_real;
+        let has_order = self.turn_order != TurnOrder::default();
+        let asks = has_cards || has_kernels || has_classes || has_order || is_real;
         if asks && self.transport.is_model() {
             return Err(ClusterError::Model(self.transport.name));
         }
@@ -220,6 +229,7 @@ impl Cluster {
     pub(super) fn card(&self, host: u32, bits: u64) -> Config {
         let mut config = Config::new(Cluster::address(host));
         config.window_packets = self.window_packets;
+        config.turn_order = self.turn_order;
         config.translation_entries = 1 << 24;
         if bits > 0 {
             config.link_bits_per_second = bits;

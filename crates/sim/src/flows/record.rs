@@ -1,9 +1,12 @@
-//! Recording: queues and rates of all links over time, pauses, packets by chosen links.
+//! Recording: queues and rates of all links over time, pauses, packets by chosen links; and what
+//! messages that are under way wait for at their senders.
 //!
 //! Samples are taken at fixed moments of simulated time, from about when the first flow begins, and
 //! change nothing of what happens. A series has a bounded length: when it is full, each two of its
 //! intervals become one. While nothing happens on a link nothing is added to its series: a timer
 //! that rings for nothing, long after, must not make them coarse.
+
+use remora_nic::SendProgress;
 
 use crate::net::time::{NS, Ps};
 use crate::net::{Net, Notes, Usage};
@@ -35,6 +38,25 @@ pub struct LinkRecord {
     pub usage: Usage,
 }
 
+/// What messages have waited for: of all together, in how many samples one did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MessageWaits {
+    /// For their sender's port, to send by it or in line for it.
+    pub turn: u64,
+    /// Held by the window or the rate, at least in part.
+    pub leave: u64,
+    /// For their last acknowledges or answers: all has left.
+    pub peer: u64,
+}
+
+impl core::ops::AddAssign for MessageWaits {
+    fn add_assign(&mut self, other: MessageWaits) {
+        self.turn += other.turn;
+        self.leave += other.leave;
+        self.peer += other.peer;
+    }
+}
+
 /// What was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
@@ -48,6 +70,8 @@ pub struct Record {
     pub stride: u64,
     /// By link, as [`Net::link`] numbers them.
     pub links: Vec<LinkRecord>,
+    /// What messages have waited for, from their posts to their ends.
+    pub waits: MessageWaits,
     /// Pauses, and packets.
     pub notes: Notes,
 }
@@ -148,10 +172,12 @@ impl Record {
 
     /// Adds what another part of the cluster has recorded.
     pub(super) fn add(&mut self, mut other: Record) {
+        other.waits += self.waits;
         if self.links.is_empty() {
             *self = other;
             return;
         }
+        self.waits = other.waits;
         // A part on which less has happened has been thinned less.
         let stride = self.stride.max(other.stride);
         self.coarsen(stride);
@@ -204,8 +230,8 @@ impl Recorder {
     }
 
     /// Takes the sample that is due, and, if no port sends, those up to `quiet` with it: nothing
-    /// happens until then, and what waits goes on waiting.
-    pub(super) fn sample(&mut self, net: &Net, quiet: Ps) {
+    /// happens until then, and what waits goes on waiting. Returns how many were taken.
+    pub(super) fn sample(&mut self, net: &Net, quiet: Ps) -> u64 {
         let is_quiet = self.own.iter().all(|link| !net.sends(*link));
         let is_empty = is_quiet && self.own.iter().all(|link| net.backlog(*link) == 0);
         let more = if is_quiet { quiet.saturating_sub(self.next) / self.record.every } else { 0 };
@@ -230,6 +256,18 @@ impl Recorder {
         }
         self.record.samples += times;
         self.next += self.record.every * times;
+        times
+    }
+
+    /// Notes what a message has waited for in so many samples.
+    pub(super) fn note_wait(&mut self, progress: SendProgress, times: u64) {
+        let MessageWaits { turn, leave, peer } = &mut self.record.waits;
+        let count = match progress {
+            SendProgress::Turn => turn,
+            SendProgress::Leave => leave,
+            SendProgress::Peer => peer,
+        };
+        *count += times;
     }
 
     /// What was recorded; times are from the start of the run.

@@ -36,6 +36,7 @@ pub(super) struct Outcome {
     pub(super) trace: Trace,
     pub(super) retransmitted: u64,
     pub(super) run_seconds: f64,
+    pub(super) steady: Steady,
     pub(super) record: Option<Record>,
 }
 
@@ -44,6 +45,15 @@ impl Outcome {
     pub(super) fn over(&self) -> usize {
         self.ended.len() + self.failed.len()
     }
+}
+
+/// How fast a run was behind [`Cluster::warm_up`].
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Steady {
+    /// Packets that were delivered.
+    pub packets: u64,
+    /// Seconds of the machine's clock.
+    pub seconds: f64,
 }
 
 /// What became of a flow.
@@ -116,6 +126,8 @@ pub struct Report {
     pub first: Ps,
     /// How long the run took after it was set up, in seconds of the machine's clock.
     pub run_seconds: f64,
+    /// The part of it behind [`Cluster::warm_up`].
+    pub steady: Steady,
     /// When the run stopped, in picoseconds from its start: at [`Cluster::until`] if flows were
     /// under way then, when a deadlock was found, and otherwise when the last flow had ended or
     /// failed. Timers that ring later for nothing do not count.
@@ -148,6 +160,7 @@ impl Report {
             deadlock: None,
             first: Flow::first(flows),
             run_seconds: 0.0,
+            steady: Steady::default(),
             stopped: 0,
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
             verbs: flows.iter().map(|flow| flow.verb).collect(),
@@ -172,6 +185,8 @@ impl Report {
         self.trace.hash = self.trace.hash.wrapping_add(part.trace.hash);
         self.retransmitted += part.retransmitted;
         self.run_seconds = self.run_seconds.max(part.run_seconds);
+        self.steady.packets += part.steady.packets;
+        self.steady.seconds = self.steady.seconds.max(part.steady.seconds);
         if let Some(record) = part.record {
             self.record.get_or_insert_default().add(record);
         }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use super::carrier::Carrier;
 use super::cluster::ClusterError;
-use super::report::{Deadlock, Outcome};
+use super::report::{Deadlock, Outcome, Steady};
 use super::share::Share;
 use super::shared::{Shared, locked};
 use crate::net::deadlock::{Line, Paused, Waits, circle, stuck};
@@ -39,6 +39,8 @@ pub(super) struct Rounds<'a, C> {
     next_look: Ps,
     /// What was stuck at the last look.
     suspects: Paused,
+    /// Since when the run is warm, and the packets that each part had delivered then.
+    warm: Option<(Instant, Vec<u64>)>,
 }
 
 impl<'a, C: Carrier<'a>> Rounds<'a, C> {
@@ -66,14 +68,27 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         // switches say.
         let longest = shared.cluster.topology.cables.iter().map(|cable| cable.delay).max();
         let look = LOOK.max(longest.unwrap_or(0).saturating_mul(3));
-        let (next_look, suspects) = (start.saturating_add(look), Paused::new());
+        let (next_look, suspects, warm) = (start.saturating_add(look), Paused::new(), None);
         let mut rounds =
-            Rounds { shared, thread, shares, with_hosts, start, look, next_look, suspects };
+            Rounds { shared, thread, shares, with_hosts, start, look, next_look, suspects, warm };
         let begin = Instant::now();
         rounds.work();
-        let seconds = begin.elapsed().as_secs_f64();
-        let outcomes = rounds.shares.into_iter().map(Share::finish);
-        outcomes.map(|outcome| Outcome { run_seconds: seconds, ..outcome }).collect()
+        let run_seconds = begin.elapsed().as_secs_f64();
+        let (seconds, before) = match &mut rounds.warm {
+            Some((since, before)) => (since.elapsed().as_secs_f64(), core::mem::take(before)),
+            None => (0.0, rounds.delivered()),
+        };
+        let finish = |(share, before): (Share<'a, C>, u64)| {
+            let outcome = share.finish();
+            let steady = Steady { packets: outcome.tally.delivered - before, seconds };
+            Outcome { run_seconds, steady, ..outcome }
+        };
+        rounds.shares.into_iter().zip(before).map(finish).collect()
+    }
+
+    /// By part: the packets that it has delivered so far.
+    fn delivered(&mut self) -> Vec<u64> {
+        self.shares.iter_mut().map(|share| share.carrier.net().tally.delivered).collect()
     }
 
     /// Runs window after window until no part has anything to do.
@@ -82,6 +97,7 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         let until = self.start.saturating_add(shared.cluster.until);
         let window = shared.division.window().min(WINDOW);
         let has_pauses = shared.cluster.net.pfc.is_some();
+        let warm_at = self.start.saturating_add(shared.cluster.warm_up);
         let mut told = (0, 0);
         loop {
             shared.nexts[self.thread].store(self.next_at(until), Ordering::Release);
@@ -99,6 +115,11 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
                 return self.sample_last();
             }
             let mut end = next.saturating_add(window - 1).min(until);
+            if next < warm_at {
+                end = end.min(warm_at - 1);
+            } else if self.warm.is_none() {
+                self.warm = Some((Instant::now(), self.delivered()));
+            }
             if has_pauses {
                 // A look is of a moment, however the cluster is divided.
                 end = end.min(self.next_look - 1);

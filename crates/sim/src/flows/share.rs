@@ -30,6 +30,8 @@ pub(super) struct Share<'a, C> {
     over: Vec<bool>,
     /// The flows that have their turn of a processor.
     at_work: BTreeSet<u32>,
+    /// Where something is recorded, the messages that are under way from here.
+    under_way: BTreeSet<u32>,
     start: Ps,
     /// The moment of the next alarm.
     alarm: Ps,
@@ -54,6 +56,7 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
             idle: BTreeMap::new(),
             over: vec![false; flows.len()],
             at_work: BTreeSet::new(),
+            under_way: BTreeSet::new(),
             start,
             alarm: NEVER,
             recorder: None,
@@ -124,7 +127,10 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         let net = self.carrier.net();
         if let Some(recorder) = &mut self.recorder {
             net.advance(recorder.next);
-            recorder.sample(net, quiet);
+            let times = recorder.sample(net, quiet);
+            for flow in &self.under_way {
+                recorder.note_wait(self.carrier.progress(*flow as usize), times);
+            }
         }
     }
 
@@ -208,6 +214,9 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
             return self.release(self.shared.flows[i].src, i, false);
         }
         self.carrier.begin(i);
+        if self.recorder.is_some() {
+            self.under_way.insert(i as u32);
+        }
     }
 
     /// Takes what has become of flows.
@@ -215,10 +224,11 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         let mut news = core::mem::take(self.carrier.news());
         let now = self.now();
         for news in news.drain(..) {
-            if let News::Failed { flow, .. } | News::Ended { flow, .. } = news
-                && core::mem::replace(&mut self.over[flow as usize], true)
-            {
-                continue;
+            if let News::Failed { flow, .. } | News::Ended { flow, .. } = news {
+                if core::mem::replace(&mut self.over[flow as usize], true) {
+                    continue;
+                }
+                self.under_way.remove(&flow);
             }
             match news {
                 News::Failed { flow, status } => {

@@ -1,5 +1,7 @@
 //! Judges of whole runs: closed forms, conservation, and runs that must be the same.
 
+use remora_nic::TurnOrder;
+
 use super::*;
 use crate::net::time::{MS, US};
 use crate::net::{
@@ -460,4 +462,68 @@ fn a_run_can_end_early() {
     assert_eq!(watch.delivered(), report.tally.delivered_bytes);
     assert_eq!((report.stopped, report.end()), (MS, 0));
     assert!(report.flows[0].arrived > 1 << 23);
+}
+
+/// A short message that is posted behind a long one does not wait for it, if the card's order is
+/// that of lengths.
+#[test]
+fn a_short_message_goes_before_a_long_one() {
+    let flows = [Flow::new(0, 1, 2 << 20, 0), Flow::new(0, 2, 64 << 10, 10 * US)];
+    for transport in ["go-back-n", "selective"] {
+        let slowdown = |turn_order| {
+            let transport = Transport::named(transport).unwrap();
+            let report = Cluster { transport, turn_order, ..star(3) }.run(&flows).unwrap();
+            assert_whole(&report, &flows);
+            report.flows[1].slowdown().unwrap()
+        };
+        assert!(slowdown(TurnOrder::InTurn) > 1.45, "{}", slowdown(TurnOrder::InTurn));
+        let first = slowdown(TurnOrder::ShortestFirst);
+        assert!(first < 1.3, "{first}: a turn of 16 KB, and one of the longest that waits");
+    }
+}
+
+/// Each moment of a message is one of what it waits for, and what that is, is plain: two from one
+/// port take turns, a window of four packets holds a message for most of each round trip, and a
+/// short one is only waited for.
+#[test]
+fn what_messages_wait_for_is_known() {
+    let waits = |name: &str, flows: &[Flow], window| {
+        let transport = Transport::named(name).unwrap();
+        let mut cluster = Cluster { transport, window_packets: window, ..star(3) };
+        cluster.record = Some(RecordOptions { every: US / 10, captures: Vec::new() });
+        let report = cluster.run(flows).unwrap();
+        let MessageWaits { turn, leave, peer } = report.record.as_ref().unwrap().waits;
+        let all: Ps = report.flows.iter().filter_map(Completion::time).sum();
+        let samples = (all / (US / 10)) as f64;
+        let sum = (turn + leave + peer) as f64;
+        assert!((sum - samples).abs() <= 2.0 * flows.len() as f64, "{name}: {sum} {samples}");
+        [turn, leave, peer].map(|part| part as f64 / sum)
+    };
+    let long = |to| Flow::new(0, to, 1 << 20, 0);
+    for name in ["go-back-n", "selective", "srnic"] {
+        let [turn, ..] = waits(name, &[long(1), long(2)], 256);
+        assert!(turn > 0.9, "{name}: {turn}");
+        let [_, leave, _] = waits(name, &[long(1)], 4);
+        assert!(leave > 0.9, "{name}: {leave}");
+        let [.., peer] = waits(name, &[Flow::new(0, 1, 1000, 0)], 256);
+        assert!(peer > 0.9, "{name}: {peer}");
+    }
+}
+
+/// What is behind the warm-up is a part of the run, and the run is the same.
+#[test]
+fn a_steady_part_is_told_apart() {
+    let flows: Vec<Flow> = (0..8).map(|i| Flow::new(i, 7 - i, 1 << 20, 0)).collect();
+    let run = |warm_up, threads| {
+        Cluster { warm_up, threads, ..Cluster::new(leaves()) }.run(&flows).unwrap()
+    };
+    let whole = run(0, 1);
+    assert_eq!(whole.steady.packets, whole.tally.delivered);
+    for threads in [1, 2] {
+        let part = run(whole.end() / 2, threads);
+        assert!(part == whole, "{threads} threads");
+        let share = part.steady.packets as f64 / whole.steady.packets as f64;
+        assert!((0.3..0.7).contains(&share), "{threads} threads: {share}");
+        assert_eq!(run(2 * whole.end(), threads).steady.packets, 0);
+    }
 }

@@ -84,6 +84,11 @@ impl Sender {
         self.next
     }
 
+    /// Are there packets that have not left?
+    pub(crate) fn has_more(&self) -> bool {
+        self.next < self.packets
+    }
+
     /// Has everything arrived?
     pub(crate) fn is_done(&self) -> bool {
         self.una == self.packets

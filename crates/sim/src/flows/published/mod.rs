@@ -14,6 +14,7 @@ mod wire;
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use remora_nic::SendProgress;
 use remora_nic::queue::Status;
 
 use super::carrier::{Carrier, News, Turn};
@@ -154,6 +155,15 @@ impl<'a> Carrier<'a> for Models<'a> {
         self.sending[flow] = Some(Box::new(sending));
         self.line_up(src, flow as u32);
         self.serve(src);
+    }
+
+    fn progress(&mut self, flow: usize) -> SendProgress {
+        let sending = self.sending[flow].as_ref();
+        sending.map_or(SendProgress::Peer, |sending| match sending.sender.has_more() {
+            _ if sending.in_line => SendProgress::Turn,
+            true => SendProgress::Leave,
+            false => SendProgress::Peer,
+        })
     }
 
     fn step_until(&mut self, end: Ps) -> Option<Turn> {

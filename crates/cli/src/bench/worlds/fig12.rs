@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use remora::nic::TurnOrder;
 use remora_sim::flows::{Cluster, Report, TRANSPORTS, Transport};
 use remora_sim::net::time::{MS, US};
 use remora_sim::net::{NetTally, PfcOptions, Ps, Routing};
@@ -29,8 +30,8 @@ pub(super) const MOST: u32 = 4096;
 pub(super) const USUAL: u32 = 256;
 /// The number of servers of the rows that compare with SRNIC as published.
 const COMPARED: u32 = 256;
-/// These rows: names, and which of the ways each has. Without classes, only transports are
-/// compared; with them, switches and cards let short flows go first, which SRNIC has not.
+/// These rows: names, and which of the ways each has. Without classes, what differs is in the
+/// cards; with them, switches let short flows go first, too, which SRNIC has not.
 const ROWS: [(&str, usize); 2] = [("fct_ours", 1), ("fct_ours_short_first", 0)];
 /// Remora's own dialect, and the comparator of the row.
 const OURS: &str = "selective";
@@ -42,6 +43,8 @@ struct Way {
     transport: Transport,
     routing: Routing,
     flow_control: bool,
+    /// Which message of a card goes first.
+    turn_order: TurnOrder,
     /// Shorter flows are of higher classes, in switches and cards.
     short_first: bool,
 }
@@ -58,22 +61,35 @@ impl Way {
             _ => "",
         };
         let name = format!("{}{suffix}", transport.name);
-        let routing = Routing::Ecmp;
-        Way { name, transport: *transport, routing, flow_control, short_first: false }
+        let (routing, turn_order) = (Routing::Ecmp, TurnOrder::default());
+        Way { name, transport: *transport, routing, flow_control, turn_order, short_first: false }
     }
 
     /// Remora's own, with packets sprayed by switches.
-    fn sprayed(short_first: bool) -> Result<Way> {
+    fn sprayed() -> Result<Way> {
         let transport = Transport::named(OURS).with_context(|| format!("no transport `{OURS}`"))?;
-        let suffix = if short_first { ", short first" } else { "" };
-        let name = format!("{OURS}, sprayed{suffix}");
-        Ok(Way { name, routing: Routing::Spray, short_first, ..Way::of(&transport) })
+        let name = format!("{OURS}, sprayed");
+        Ok(Way { name, routing: Routing::Spray, ..Way::of(&transport) })
+    }
+
+    /// The same; the card sends of the message first that has the least left.
+    fn shortest() -> Result<Way> {
+        let way = Way::sprayed()?;
+        let name = format!("{}, shortest first", way.name);
+        Ok(Way { name, turn_order: TurnOrder::ShortestFirst, ..way })
+    }
+
+    /// The same; switches have classes, too.
+    fn with_classes() -> Result<Way> {
+        let way = Way::shortest()?;
+        let name = format!("{}, classes", way.name);
+        Ok(Way { name, short_first: true, ..way })
     }
 
     fn cluster(&self, servers: u32, seed: u64) -> Result<Cluster> {
         let mut cluster = Cluster { transport: self.transport, ..cluster(servers)? };
         cluster.net.seed = seed;
-        cluster.net.routing = self.routing;
+        (cluster.net.routing, cluster.turn_order) = (self.routing, self.turn_order);
         (cluster.short_first, cluster.net.classes) = (self.short_first, self.short_first);
         cluster.net.pfc = self.flow_control.then(PfcOptions::default);
         // With one switch there is nothing to divide.
@@ -85,7 +101,7 @@ impl Way {
 
 /// All ways, Remora's own with spraying first.
 fn ways() -> Result<Vec<Way>> {
-    let own = [Way::sprayed(true)?, Way::sprayed(false)?];
+    let own = [Way::with_classes()?, Way::shortest()?, Way::sprayed()?];
     Ok(own.into_iter().chain(TRANSPORTS.iter().map(Way::of)).collect())
 }
 
@@ -319,8 +335,8 @@ mod tests {
     #[test]
     fn every_transport_is_a_way() {
         let ways = ways().unwrap();
-        assert_eq!(ways.len(), TRANSPORTS.len() + 2);
-        for (way, transport) in ways[2..].iter().zip(TRANSPORTS) {
+        assert_eq!(ways.len(), TRANSPORTS.len() + 3);
+        for (way, transport) in ways[3..].iter().zip(TRANSPORTS) {
             assert!(way.name.starts_with(transport.name));
             let pfc = way.cluster(16, 1).unwrap().net.pfc;
             assert_eq!(pfc.is_none(), transport.repeats_selectively(), "{}", way.name);
@@ -328,9 +344,10 @@ mod tests {
         assert!(ways.iter().any(|way| way.transport.name == SRNIC));
         let has_classes = ROWS.map(|(name, way)| (name, ways[way].short_first));
         assert_eq!(has_classes, [("fct_ours", false), ("fct_ours_short_first", true)]);
-        for (way, short_first) in ways[..2].iter().zip([true, false]) {
+        let orders = [TurnOrder::ShortestFirst, TurnOrder::ShortestFirst, TurnOrder::InTurn];
+        for ((way, order), short_first) in ways[..3].iter().zip(orders).zip([true, false, false]) {
             let cluster = way.cluster(16, 1).unwrap();
-            assert_eq!(cluster.net.routing, Routing::Spray);
+            assert_eq!((cluster.net.routing, cluster.turn_order), (Routing::Spray, order));
             assert_eq!((cluster.short_first, cluster.net.classes), (short_first, short_first));
         }
     }

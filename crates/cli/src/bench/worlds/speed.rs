@@ -11,6 +11,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use remora::nic::qp::Mtu;
+use remora_sim::flows::Steady;
 use remora_sim::net::Ps;
 use remora_sim::net::time::{MS, US};
 
@@ -25,6 +26,8 @@ const WORLDS: u64 = 50;
 #[derive(Clone, Copy)]
 struct Load {
     servers: u32,
+    /// What is before is not measured.
+    warm_up: Ps,
     span: Ps,
     threads: u8,
     mtu: Mtu,
@@ -32,32 +35,48 @@ struct Load {
 
 /// What it took.
 struct Took {
-    /// Packets a second, without the set-up.
-    rate: f64,
-    /// Seconds, with it.
+    /// Without what is before the measurement.
+    steady: Steady,
+    /// Seconds, with it and the set-up.
     seconds: f64,
 }
 
 impl Load {
     fn run(self) -> Result<Took> {
+        self.run_with(SEED)
+    }
+
+    fn run_with(self, seed: u64) -> Result<Took> {
         let mut cluster = cluster(self.servers)?;
         (cluster.mtu, cluster.threads, cluster.until) = (self.mtu, self.threads, self.span);
-        let flows = flows(&cluster, self.span, SEED)?;
+        (cluster.net.seed, cluster.warm_up) = (seed, self.warm_up);
+        let flows = flows(&cluster, self.span, seed)?;
         let start = Instant::now();
         let report = progress::run(&cluster, &flows)?;
         let seconds = start.elapsed().as_secs_f64();
         ensure!(report.failed() == 0, "{} flows failed", report.failed());
-        Ok(Took { rate: report.tally.delivered as f64 / report.run_seconds, seconds })
+        Ok(Took { steady: report.steady, seconds })
     }
 
     /// Thousands of packets a second.
     fn thousands(self) -> Run<'static> {
-        Box::new(move || Ok(self.run()?.rate / 1e3))
+        Box::new(move || {
+            let Steady { packets, seconds } = self.run()?.steady;
+            Ok(packets as f64 / seconds / 1e3)
+        })
     }
 
-    /// Nanoseconds a packet.
-    fn nanoseconds(self) -> Run<'static> {
-        Box::new(move || Ok(1e9 / self.run()?.rate))
+    /// Nanoseconds a packet, in so many networks of their own, one after the other.
+    fn nanoseconds(self, networks: u64) -> Run<'static> {
+        Box::new(move || {
+            let mut all = Steady::default();
+            for network in 0..networks {
+                let Steady { packets, seconds } = self.run_with(SEED + network)?.steady;
+                all.packets += packets;
+                all.seconds += seconds;
+            }
+            Ok(all.seconds * 1e9 / all.packets as f64)
+        })
     }
 }
 
@@ -83,8 +102,10 @@ pub(super) fn rows(
 }
 
 fn cases(shorter: u64) -> [Case<'static>; 4] {
-    let load =
-        |servers, span: Ps| Load { servers, span: span / shorter, threads: 1, mtu: Mtu::B1024 };
+    let load = |servers, span: Ps| {
+        let span = span / shorter;
+        Load { servers, warm_up: 0, span, threads: 1, mtu: Mtu::B1024 }
+    };
     let asked = |name, servers, span, peer, thousands| Case {
         name,
         unit: "K/s",
@@ -93,6 +114,8 @@ fn cases(shorter: u64) -> [Case<'static>; 4] {
         ours: load(servers, span).thousands(),
         theirs: Box::new(move || Ok(thousands)),
     };
+    // As many servers, for the same span, behind the same span in which the load comes up.
+    let steady = |servers| Load { warm_up: 200 * US / shorter, ..load(servers, 300 * US) };
     let many = load(1024, 200 * US);
     let htsim = "what is asked for (htsim: 46–64, ns-3: 0.8)";
     let ns3 = "what is asked for (ns-3: 21.6 at 64)";
@@ -110,10 +133,10 @@ fn cases(shorter: u64) -> [Case<'static>; 4] {
         Case {
             name: "growth",
             unit: "ns a packet",
-            peer: "64 servers",
+            peer: "64 networks of 64 servers",
             target: Target::AtMost(3.0),
-            ours: load(4096, 50 * US).nanoseconds(),
-            theirs: load(64, 2 * MS).nanoseconds(),
+            ours: steady(4096).nanoseconds(1),
+            theirs: steady(64).nanoseconds(64),
         },
     ]
 }
@@ -125,7 +148,7 @@ const LARGEST: [&str; 2] = ["hosts_4096", "hosts_4096_memory"];
 fn largest(span: Ps) -> Result<[Row; 2]> {
     let told = "cannot reset the process's highest memory: /proc/self/clear_refs";
     fs::write("/proc/self/clear_refs", "5").context(told)?;
-    let took = Load { servers: 4096, span, threads: 2, mtu: Mtu::B4096 }.run()?;
+    let took = Load { servers: 4096, warm_up: 0, span, threads: 2, mtu: Mtu::B4096 }.run()?;
     let gib = highest_memory()? as f64 / f64::from(1 << 30);
     let row = |name, unit, ours, asked| {
         let asked_for = ("what is asked for", asked);

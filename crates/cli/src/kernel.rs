@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
 use remora::connection::token::Token;
 use remora::kernel::builtin::Kind;
 use remora::kernel::{CallFailure, CallStatus};
@@ -146,7 +146,7 @@ struct Load {
     /// Steps that an invocation may take: a memory access is one step, and one more for each 64
     /// bytes; 64 instructions are one [default: 1000000; no limit for built-in kernels that take
     /// streams]
-    #[arg(long)]
+    #[arg(long, value_parser = value_parser!(u64).range(1..))]
     budget: Option<u64>,
     /// Memory that an instance may have, at most 16M
     #[arg(long, default_value = "4M", value_parser = parse_size)]

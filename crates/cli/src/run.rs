@@ -74,7 +74,7 @@ pub(crate) struct Run {
     #[arg(long, hide = true, value_name = "N")]
     pin: Option<usize>,
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(trailing_var_arg = true)]
     #[arg(required_unless_present = "env", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }

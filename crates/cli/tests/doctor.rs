@@ -70,6 +70,16 @@ fn a_reader_of_only_the_first_lines_sees_no_panic() {
     assert_eq!(output.status.code(), Some(128 + 13));
 }
 
+/// As in `remora devinfo > FILE`, on a disk that is full.
+#[test]
+fn an_output_that_cannot_be_written_is_an_error_and_no_panic() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = command(["devinfo"]).stdout(full).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("remora: cannot write to stdout: No space left"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
 #[test]
 fn a_port_that_is_held_is_reported_with_the_process_that_holds_it() {
     let node = Node::start(["--region", "x=4096"]);

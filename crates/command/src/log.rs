@@ -1,6 +1,6 @@
 //! What a command logs, and how it ends with the reader of its output.
 
-use std::io::{Error, ErrorKind};
+use std::io::{Error, ErrorKind, Write};
 
 use remora::environment::LOG_VARIABLE;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -11,16 +11,21 @@ use tracing_subscriber::util::SubscriberInitExt;
 const BY_SIGPIPE: i32 = 128 + 13;
 
 /// A program that reads the output may close the pipe early (`remora … | head -n 1`). The command
-/// then ends quietly, as other commands do, without reporting a panic.
+/// then ends quietly, as other commands do, and with a word where the output cannot be written for
+/// another reason, without reporting a panic.
 pub fn end_with_the_reader() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let is_pipe =
-            |said: &str| said.starts_with("failed printing") && said.contains("os error 32");
-        if panic.payload().downcast_ref::<String>().is_some_and(|said| is_pipe(said)) {
-            std::process::exit(BY_SIGPIPE);
+        let said = panic.payload().downcast_ref::<String>();
+        match said.and_then(|said| said.strip_prefix("failed printing to ")) {
+            Some(reason) if reason.contains("os error 32") => std::process::exit(BY_SIGPIPE),
+            Some(reason) => {
+                // (Where nobody reads that either, the status says it.)
+                _ = writeln!(std::io::stderr(), "remora: cannot write to {reason}");
+                std::process::exit(1);
+            }
+            None => report(panic),
         }
-        report(panic);
     }));
 }
 

@@ -1,9 +1,10 @@
 //! Tables and JSON, alike for every command.
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use remora::Device;
@@ -36,6 +37,17 @@ pub fn counters(device: &Device) {
     }
     align_right(&mut rows, [1]);
     eprintln!("{}\n{rows}", device.info().address);
+}
+
+/// Parses the name of a file that is written when all is done: that its folder is missing is told
+/// before.
+pub fn file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            Err(format!("there is no folder {}", folder.display()))
+        }
+        _ => Ok(path),
+    })
 }
 
 /// Writes `value` to a file as JSON.

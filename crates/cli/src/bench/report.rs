@@ -20,7 +20,7 @@ use crate::output;
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Write the rows to a file as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::file())]
     pub(super) json: Option<PathBuf>,
     /// Fewer and shorter runs: a test that it works, without meaningful figures
     #[arg(long)]

@@ -1,9 +1,10 @@
 //! `remora world import`: a world file of another simulator's files.
 
 use std::fmt::Write;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use remora_sim::format::htsim;
 
@@ -53,6 +54,7 @@ impl Import {
         }
         for file in &self.files {
             load::keep_input(file, &[self.to.as_path()])?;
+            File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
         }
         let text = self.world()?;
         // What cannot be read is told before anything is written.

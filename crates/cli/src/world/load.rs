@@ -45,11 +45,11 @@ impl Chosen {
 #[derive(Debug, Args)]
 pub(super) struct Files {
     /// Write all figures to a file as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::file())]
     json: Option<PathBuf>,
     /// Write a page: figures, and completion times by size; of one world, the topology, queues and
     /// rates over time, too
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output::file())]
     pub(super) page: Option<PathBuf>,
 }
 

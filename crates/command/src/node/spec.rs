@@ -1,7 +1,7 @@
 //! The regions of a node as a person types them: `NAME=FILE` or `NAME=SIZE`, with `,rw` after it if
 //! clients may write.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -44,6 +44,14 @@ pub enum SpecError {
     /// Nothing follows the `=`.
     #[error("region `{0}` has neither a file nor a size: write {0}=FILE or {0}=64M")]
     Empty(String),
+    /// Something else than `,rw` follows a size.
+    #[error("region `{name}`: after a size stands ,rw or nothing, not ,{behind}")]
+    Behind {
+        /// The region.
+        name: String,
+        /// What follows.
+        behind: String,
+    },
     /// The size is zero.
     #[error("region `{0}` would be empty: give it at least one byte")]
     Zero(String),
@@ -66,7 +74,12 @@ impl FromStr for RegionSpec {
             Ok(0) => return Err(SpecError::Zero(name.into())),
             Ok(bytes) => Source::Memory(bytes),
             Err(_) if value.is_empty() => return Err(SpecError::Empty(name.into())),
-            Err(_) => Source::File(value.into()),
+            Err(_) => match value.rsplit_once(',') {
+                Some((size, behind)) if parse_size(size).is_ok() && !Path::new(value).exists() => {
+                    return Err(SpecError::Behind { name: name.into(), behind: behind.into() });
+                }
+                _ => Source::File(value.into()),
+            },
         };
         Ok(RegionSpec { name: name.into(), source, writable })
     }
@@ -88,6 +101,7 @@ mod tests {
         assert!(matches!(parse("@stats=1M"), Err(SpecError::Name(_))));
         assert!(matches!(parse("a/b=1M"), Err(SpecError::Name(_))));
         assert!(matches!(parse("a=,rw"), Err(SpecError::Empty(_))));
+        assert!(matches!(parse("a=1M,rx"), Err(SpecError::Behind { .. })));
         assert!(matches!(parse("a=0K"), Err(SpecError::Zero(_))));
     }
 }

@@ -48,7 +48,9 @@ impl Deployment {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum DeployError {
     /// Another kernel is deployed for the op-code.
-    #[error("op-code {0:#x} is taken: undeploy its kernel, or replace it")]
+    #[error(
+        "op-code {0:#x} is taken: take its kernel away first (undeploy, unload), or replace it"
+    )]
     Taken(u64),
     /// No kernel is deployed for the op-code.
     #[error("no kernel is deployed for op-code {0:#x}")]

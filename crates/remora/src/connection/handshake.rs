@@ -35,7 +35,7 @@ pub enum ConnectFailure {
     #[error("the queue pair cannot be connected: {0}")]
     QueuePair(#[from] ModifyQpError),
     /// The peer refuses the connection.
-    #[error("the peer refuses the connection ({reason:?}){}", describe(.message))]
+    #[error("{}", refusal(*.reason, .message))]
     Rejected {
         /// The peer's reason.
         reason: RejectReason,
@@ -58,8 +58,12 @@ pub enum ConnectFailure {
     Timeout(Duration),
 }
 
-fn describe(message: &str) -> String {
-    if message.is_empty() { String::new() } else { format!(": {}", printable(message)) }
+fn refusal(reason: RejectReason, message: &str) -> String {
+    if reason == RejectReason::INVALID_SERVICE_ID {
+        return "the peer has a card, but nobody listens on that port of it".to_owned();
+    }
+    let said = if message.is_empty() { "" } else { ": " };
+    format!("the peer refuses the connection ({reason:?}){said}{}", printable(message))
 }
 
 /// A step of connection management that waits for a message of the peer: a future. It begins when

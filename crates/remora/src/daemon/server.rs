@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,9 @@ pub enum ServeError {
         "a daemon listens at {0} already: use it, or end it, or name another socket (--socket)"
     )]
     Taken(PathBuf),
+    /// Something else is there.
+    #[error("{0} is there and is no socket: name another path")]
+    NoSocket(PathBuf),
     /// The socket cannot be made.
     #[error("cannot listen at {path}: {source}")]
     Listen {
@@ -600,6 +603,10 @@ pub(super) fn mode(policy: &Policy) -> u32 {
     if policy.shares() { 0o666 } else { 0o600 }
 }
 
+fn is_socket(path: &Path) -> io::Result<bool> {
+    Ok(fs::symlink_metadata(path)?.file_type().is_socket())
+}
+
 /// Makes a socket at `path`, which only those may use whom `mode` admits.
 pub(super) fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, ServeError> {
     let failed = |source| ServeError::Listen { path: path.into(), source };
@@ -609,8 +616,11 @@ pub(super) fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd
     match socket().and_then(|tried| rustix::net::connect(&tried, &address)) {
         // The other one has as many that wait as can.
         Ok(()) | Err(Errno::AGAIN) => return Err(ServeError::Taken(path.into())),
-        // What a daemon has left that was killed.
-        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed)?,
+        // What a daemon has left that was killed. (Files that are no sockets refuse as well.)
+        Err(Errno::CONNREFUSED) if is_socket(path).map_err(failed)? => {
+            fs::remove_file(path).map_err(failed)?;
+        }
+        Err(Errno::CONNREFUSED) => return Err(ServeError::NoSocket(path.into())),
         Err(_) => {}
     }
     let made = || -> io::Result<OwnedFd> {

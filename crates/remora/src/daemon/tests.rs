@@ -771,3 +771,15 @@ fn a_second_daemon_at_the_same_place_is_refused() {
     let server = Server::new(DeviceOptions::new().embedded().open().unwrap(), options).unwrap();
     assert_eq!(server.path(), Some(path.as_path()));
 }
+
+#[test]
+fn a_file_in_the_place_of_the_socket_stays() {
+    let daemon = Daemon::start();
+    let file = daemon.path.with_extension("precious");
+    std::fs::write(&file, "precious").unwrap();
+    let options = ServerOptions { socket: Some(file.clone()), ..ServerOptions::default() };
+    let refused = Server::new(DeviceOptions::new().embedded().open().unwrap(), options);
+    assert!(matches!(refused, Err(ServeError::NoSocket(_))));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    std::fs::remove_file(&file).unwrap();
+}

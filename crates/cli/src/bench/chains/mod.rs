@@ -25,6 +25,7 @@ use super::figure::Figure;
 use super::page;
 use super::report::{Found, Options, publish, show};
 use super::row::measure;
+use crate::output;
 use crate::ways::client::Setup;
 use crate::ways::{Client, Image};
 use extent::{Extent, FULL, QUICK};
@@ -40,7 +41,7 @@ pub(super) struct ChainBench {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, value_name = "FILE", default_value = "remora-chains.html")]
+    #[arg(long, value_name = "FILE", default_value = "remora-chains.html", value_parser = output::file())]
     html: PathBuf,
     /// Let the system choose the cores of both processes
     #[arg(long)]

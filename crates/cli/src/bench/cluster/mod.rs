@@ -27,6 +27,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::report::Options;
+use crate::output;
 
 /// Measures groups.
 #[derive(Debug, Args)]
@@ -34,7 +35,7 @@ pub(super) struct ClusterBench {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, value_name = "FILE", default_value = "remora-cluster.html")]
+    #[arg(long, value_name = "FILE", default_value = "remora-cluster.html", value_parser = output::file())]
     html: PathBuf,
 }
 

@@ -22,6 +22,7 @@ use super::figure::{Figure, median_us};
 use super::page;
 use super::report::{Found, Options, publish, show};
 use super::row::{Case, Run, Target, measure};
+use crate::output;
 use crate::ways::Client;
 use crate::ways::client::Setup;
 use crate::ways::lookup::Way;
@@ -33,7 +34,7 @@ pub(super) struct KernelBench {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, value_name = "FILE", default_value = "remora-kernels.html")]
+    #[arg(long, value_name = "FILE", default_value = "remora-kernels.html", value_parser = output::file())]
     html: PathBuf,
     /// Let the system choose the cores of both processes
     #[arg(long)]

@@ -20,6 +20,7 @@ use super::page;
 use super::report::{Found, Options, publish, show};
 use super::row::{Case, Run, Target, measure};
 use crate::child;
+use crate::output;
 
 /// Measures what losses cost.
 #[derive(Debug, Args)]
@@ -30,7 +31,7 @@ pub(super) struct Loss {
     #[arg(long)]
     simulated: bool,
     /// Write the page with the plots here
-    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-loss.html")]
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-loss.html", value_parser = output::file())]
     html: PathBuf,
 }
 

@@ -14,6 +14,7 @@ use clap::Args;
 
 use super::page;
 use super::report::{Found, Options, publish, show};
+use crate::output;
 use simulated::{Simulated, show_parameters};
 
 /// Measures paths between memories.
@@ -30,7 +31,7 @@ pub(super) struct MemoryBench {
     #[arg(long)]
     simulated: bool,
     /// Write the page with the plots here
-    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-memory.html")]
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-memory.html", value_parser = output::file())]
     html: PathBuf,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Scale {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-scale.html")]
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-scale.html", value_parser = output::file())]
     html: PathBuf,
 }
 

@@ -33,6 +33,7 @@ use super::figure::Figure;
 use super::page;
 use super::report::{Found, Options, publish, show};
 use super::row::{Case, Row, measure};
+use crate::output;
 use bed::Bed;
 use extent::{Extent, FULL, QUICK, SHORTER};
 
@@ -42,7 +43,7 @@ pub(super) struct StoreBench {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, value_name = "FILE", default_value = "remora-store.html")]
+    #[arg(long, value_name = "FILE", default_value = "remora-store.html", value_parser = output::file())]
     html: PathBuf,
 }
 

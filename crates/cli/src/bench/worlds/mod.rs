@@ -22,6 +22,7 @@ use remora_sim::net::{BufferOptions, FatTree, Marking, Ps};
 use super::figure::Figure;
 use super::page;
 use super::report::{Found, Options, publish, show};
+use crate::output;
 
 /// Measures transports in networks of servers, and the simulator itself.
 #[derive(Debug, Args)]
@@ -41,7 +42,7 @@ pub(super) struct Worlds {
     #[arg(long, value_name = "PROGRAM", conflicts_with = "simulated")]
     peer: Option<PathBuf>,
     /// Write the page with the plots here
-    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-worlds.html")]
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-worlds.html", value_parser = output::file())]
     html: PathBuf,
 }
 

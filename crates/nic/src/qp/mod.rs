@@ -156,6 +156,8 @@ pub(crate) struct Cold {
     pub(crate) trouble_since: Time,
     /// The messages that kernels want to send, besides the elements of the ring.
     pub(crate) posted: VecDeque<Posted>,
+    /// How many messages of kernels it has, waiting there or not yet acknowledged.
+    pub(crate) kernel_sends: u32,
     /// The kernel that received WRITEs pass; zero for none.
     pub(crate) receive_tap: u32,
     /// The kernel that sent WRITEs pass; zero for none.
@@ -201,6 +203,7 @@ impl Cold {
             groups: 0,
             trouble_since: Time::ZERO,
             posted: VecDeque::new(),
+            kernel_sends: 0,
             receive_tap: 0,
             send_tap: 0,
             written: [0; 2],
@@ -488,6 +491,7 @@ impl Qp {
             kernel::end_posted(kernels, &mut card.kernel, &work, Status::Flushed);
         }
         self.drop_posted(kernels, &mut card.kernel);
+        self.cold.kernel_sends = 0;
         kernels.closed(&mut card.kernel, self.qpn);
         card.feed();
         while card.answers.pop(&mut self.cold.answers).is_some() {}

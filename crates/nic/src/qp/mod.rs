@@ -48,6 +48,7 @@ mod xrc;
 pub use crate::congestion::Congestion;
 pub use congestion::{Dcqcn, Dctcp};
 pub use info::{QpInfo, QpInit};
+pub use lossy::LOSSY_HOT_BYTES;
 pub use post::PostError;
 pub(crate) use post::post;
 pub use retry::rnr_delay;

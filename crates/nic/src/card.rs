@@ -103,6 +103,11 @@ impl Card {
         timers::nanos(*min_ack_timeout).max(each.saturating_mul(self.outstanding.counted() as u64))
     }
 
+    /// How many more messages of kernels may be outstanding.
+    pub(crate) fn kernel_sends_left(&self) -> usize {
+        self.config.max_kernel_sends.saturating_sub(self.kernel.in_flight)
+    }
+
     /// Notes that outstanding work has ended: queue pairs that found its pool full may go on.
     /// Returns whether there were any.
     #[inline]

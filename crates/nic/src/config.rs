@@ -54,8 +54,9 @@ pub struct Config {
     pub device_memory: Range<u64>,
     /// Messages outstanding on all queue pairs together. One has at most as many as are left.
     pub max_outstanding: usize,
-    /// Messages of kernels outstanding on all queue pairs together. The last message of an
-    /// invocation does not count.
+    /// Messages of kernels outstanding on all queue pairs together. A call is taken while its queue
+    /// pair has fewer of them than are left, or than four times `window_packets`. What the
+    /// invocations that run then send at their ends may come on top.
     pub max_kernel_sends: usize,
     /// Elements fetched in one turn: 8 (SRNIC §4.3).
     pub fetch_elements: u32,

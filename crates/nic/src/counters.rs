@@ -162,7 +162,8 @@ counters! {
     kernel_tapped_bytes,
     /// Bound kernels that failed and were stopped: payload passes them unchanged.
     kernel_taps_stopped,
-    /// RPC packets told to wait (RNR NAK): no room for another invocation, or for more payload.
+    /// RPC packets told to wait (RNR NAK): no room for another invocation or for more payload, or
+    /// the requester has not acknowledged many answers.
     kernel_busy,
     /// Invocations ended: the kernel refused its parameters, or the first packet did not hold all.
     kernel_bad_params,

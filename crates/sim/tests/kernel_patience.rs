@@ -1,14 +1,15 @@
-//! How long kernels wait: for payload, and for room to send.
+//! How long kernels wait for payload and for room to send; and calls, for room for their answers.
 
 use core::time::Duration;
 
-use remora_nic::kernel::CallStatus;
-use remora_nic::queue::RemoteAddress;
+use remora_nic::kernel::{CallStatus, Header, Notify};
+use remora_nic::queue::{RemoteAddress, SendOp, Status};
 use remora_nic::wire::Operation;
 use remora_offload::kernel::{Context, ExecutorLimits};
+use remora_sim::endpoint::QueueOptions;
 use remora_sim::faults::{Fate, Rule};
-use remora_sim::kernel::{RESULT, kernel_pair};
-use remora_sim::pair::{A, B, Pair, PairOptions};
+use remora_sim::kernel::{CALL, RESULT, WORD, kernel_pair};
+use remora_sim::pair::{A, B, Pair, PairOptions, statuses};
 
 const OP: u64 = 0x77;
 const HOGS: u64 = 0x78;
@@ -161,4 +162,41 @@ fn room_that_has_come_counts_before_the_time_that_is_over() {
         let status = if comes { CallStatus::OK } else { CallStatus::CONGESTED };
         assert_eq!(t.status(0).map(|word| word.status), Some(status));
     }
+}
+
+/// Both ends of a connection call the other, while the room for answers is others'. Each end's
+/// answers are in order behind calls of its own, which the other end may refuse.
+#[test]
+fn calls_both_ways_do_not_wait_for_each_other_for_ever() {
+    const CALLS: u32 = 2048;
+    let mut t = kernel_pair(
+        PairOptions {
+            queues: QueueOptions {
+                sends: CALLS,
+                completions: 2 * CALLS as usize,
+                ..QueueOptions::default()
+            },
+            config: |config| config.max_kernel_sends = 0,
+            ..PairOptions::default()
+        },
+        ExecutorLimits::default(),
+        None,
+    );
+    for (of, peer) in [(A, B), (B, A)] {
+        t.deploy(peer, OP, echo).unwrap();
+        let notify = Notify::Word(t.remote(of, WORD));
+        let header = Header { notify, to: t.remote(of, RESULT), max_len: 64, ..Header::default() };
+        let call = [&header.to_bytes()[..], &[7; 8]].concat();
+        t.set(of, CALL, &call);
+        for _ in 0..CALLS {
+            t.ask(of, SendOp::RpcWrite { opcode: OP }, CALL, call.len() as u32);
+        }
+    }
+    t.run();
+    for of in [A, B] {
+        assert_eq!(statuses(&t.sent(of)), vec![Status::Success; CALLS as usize]);
+        assert_eq!(t.world.hosts[of].nic.in_use().kernel_sends, 0);
+        assert_eq!(t.world.hosts[of].nic.counters().kernel_done, u64::from(CALLS));
+    }
+    t.tear_down();
 }

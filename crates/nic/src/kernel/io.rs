@@ -197,7 +197,7 @@ impl KernelIo<'_> {
 
     /// Does the card have room for `messages` more messages of kernels?
     pub fn has_room(&self, messages: usize) -> bool {
-        self.card.kernel.in_flight + messages <= self.card.config.max_kernel_sends
+        messages <= self.card.kernel_sends_left()
     }
 
     /// Sends a WRITE.
@@ -214,7 +214,8 @@ impl KernelIo<'_> {
     }
 
     /// Ends an invocation: sends the last of its results, and tells the requester. There is always
-    /// room for this message, as the implementation of the kernels limits their invocations.
+    /// room for this message: no call is taken while there is none, and the implementation of the
+    /// kernels limits their invocations.
     pub fn reply(&mut self, call: &Call, reply: Reply) {
         reply.status.count(&mut self.card.counters);
         let Reply { status, offset, data, parts } = reply;

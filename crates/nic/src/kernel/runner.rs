@@ -79,16 +79,6 @@ impl Runner {
         taken
     }
 
-    /// Answers a call that no kernel gets with an error, if there is room for the answer.
-    pub(crate) fn refuse(io: &mut KernelIo<'_>, call: &Call, status: CallStatus) -> Taken {
-        if !io.has_room(1) {
-            io.counters().kernel_busy += 1;
-            return Taken::Busy;
-        }
-        io.reply(call, Reply::failure(status));
-        Taken::Done
-    }
-
     /// Passes a payload that leaves to the kernel that is bound as `tap`.
     pub(crate) fn change(&mut self, tap: u32, passing: &Passing, bytes: &mut [u8]) {
         if let Some(kernels) = &mut self.kernels {

@@ -28,8 +28,8 @@ pub enum CallError {
     /// The bytes are not a legal call.
     #[error(transparent)]
     Header(#[from] BadHeader),
-    /// There is no room for another invocation: the caller may try again later.
-    #[error("no room for another invocation")]
+    /// There is no room for another invocation, or for its answer: the caller may try again later.
+    #[error("no room for another invocation or its answer")]
     Busy,
     /// The card is another process's, and that process has ended.
     #[error("the process that has the card has ended: attach again")]
@@ -97,8 +97,8 @@ impl Nic {
     /// does not begin with a legal header and its parameters, and, if the results are to be sent,
     /// [`CallError::Service`] if the queue pair is no reliable connection that leaves the card, and
     /// [`CallError::State`] if it is not connected; [`CallError::Busy`] if there is no room for
-    /// another invocation. An op-code without a kernel is no error here: the answer to the call
-    /// says so.
+    /// another invocation, or the peer has not acknowledged many answers. An op-code without a
+    /// kernel is no error here: the answer to the call says so.
     pub fn call_kernel(
         &mut self,
         now: Time,
@@ -114,6 +114,9 @@ impl Nic {
         }
         if !header.local && !qp.sends_for_kernels() {
             return Err(CallError::State(qp.state));
+        }
+        if !header.local && !qp.has_room_to_answer(&self.card) {
+            return Err(CallError::Busy);
         }
         let call = Call { qpn, pd: qp.pd, client: qp.client, opcode, header };
         let io = KernelIo { now, mem, card: &mut self.card };
@@ -200,11 +203,7 @@ impl Nic {
         while let Some(post) = self.card.kernel.posted.pop_front() {
             let qp = self.qps.get_mut(post.qpn);
             match qp.filter(|qp| qp.pd == post.pd && qp.sends_for_kernels()) {
-                Some(qp) => {
-                    qp.cold.posted.push_back(post);
-                    qp.note_posted();
-                    qp.schedule(&mut self.card);
-                }
+                Some(qp) => qp.take_posted(&mut self.card, post),
                 None => {
                     self.card.counters.kernel_dropped += 1;
                     let buffer = post.data.into_buffer();

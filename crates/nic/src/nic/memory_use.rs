@@ -30,7 +30,9 @@ impl Nic {
     /// What each structure takes now. It counts what is allocated, and the allocator's own records
     /// not. The work that it takes grows with the number of queue pairs and completion queues.
     ///
-    /// Of the lossy dialect, `lossy_state` is what each of its queue pairs has always; `bitmaps`,
+    /// Of the lossy dialect, `lossy_state` is what each of its queue pairs has always, beside the
+    /// hot and the cold part that all have; its packets need it as they need the hot part
+    /// ([`LOSSY_HOT_BYTES`](crate::qp::LOSSY_HOT_BYTES) has all that they need). `bitmaps`,
     /// `reordering_buffer` (the payload of packets that must wait for others) and `lossy_records`
     /// (of messages, requests and packets under way) are there while packets are missing.
     pub fn memory_use(&self) -> Vec<StructureUse> {

@@ -7,12 +7,13 @@ use super::Qp;
 use super::refusal::Refusal;
 use super::requester::Stop;
 use super::responder::Rest;
+use crate::card::Card;
 use crate::chain::Mode;
 use crate::env::Env;
 use crate::incident::Cause;
 use crate::kernel::{
-    Busy, Call, CallStatus, Header, KernelState, Passing, Payload, Posted, Runner, STATUS_WORD_LEN,
-    Taken, Then, Verdict, WORD_TOKEN,
+    Busy, Call, CallStatus, Header, KernelState, Passing, Payload, Posted, Reply, Runner,
+    STATUS_WORD_LEN, Taken, Then, Verdict, WORD_TOKEN,
 };
 use crate::memory::key::Access;
 use crate::queue::element::Element;
@@ -22,6 +23,9 @@ use crate::wire::{Packet, Reth};
 
 /// In place of an invocation that wants the rest of the payload: there is none.
 const NO_INVOCATION: u32 = u32::MAX;
+/// So many windows of messages of kernels a queue pair may always have. With fewer than some two,
+/// two ends that call each other might each refuse calls that the other's answers wait behind.
+const ANSWER_WINDOWS: usize = 4;
 
 impl Qp {
     /// An expected RPC, or a packet of an RPC WRITE (StRoM §5.1): its payload goes to a kernel.
@@ -75,13 +79,21 @@ impl Qp {
             env.card.counters.refused_bad_call += 1;
             return Err(Refusal::invalid(env, Cause::BadCall));
         };
+        // A requester that acknowledges no answers waits when they have filled the room for them.
+        if !self.has_room_to_answer(env.card) {
+            env.card.counters.kernel_busy += 1;
+            return Err(Refusal::NotReady);
+        }
         let (qpn, pd, client) = (self.qpn, self.pd, self.client);
         let call = Call { qpn, pd, client, opcode, header };
         let (kernels, mut io) = env.lend();
         let taken = match behind.split_at_checked(header.params_len.into()) {
             Some((params, data)) => kernels.call(io, &call, params, data, more),
             // Parameters that go on in further packets: no error of the transport either.
-            None => Runner::refuse(&mut io, &call, CallStatus::BAD_PARAMS),
+            None => {
+                io.reply(&call, Reply::failure(CallStatus::BAD_PARAMS));
+                Taken::Done
+            }
         };
         match taken {
             // An op-code without a kernel is no error of the transport: the requester is told in
@@ -91,6 +103,23 @@ impl Qp {
             // A kernel without room makes the receiver not ready: the requester waits.
             Taken::Busy => Err(Refusal::NotReady),
         }
+    }
+
+    /// May another call come, to be answered here? One queue pair gets only as many messages of
+    /// kernels as are left for the others, and [`ANSWER_WINDOWS`] always. (Those that no queue pair
+    /// has yet may all be its own.)
+    pub(crate) fn has_room_to_answer(&self, card: &Card) -> bool {
+        let own = self.cold.kernel_sends as usize + card.kernel.posted.len();
+        let always = ANSWER_WINDOWS * usize::from(card.config.window_packets);
+        own < card.kernel_sends_left().max(always)
+    }
+
+    /// Takes a message of a kernel, to be sent.
+    pub(crate) fn take_posted(&mut self, card: &mut Card, post: Posted) {
+        self.cold.posted.push_back(post);
+        self.cold.kernel_sends += 1;
+        self.note_posted();
+        self.schedule(card);
     }
 
     /// Hands a further packet of an RPC WRITE to its invocation.
@@ -126,7 +155,7 @@ impl Qp {
     }
 
     /// Notes whether kernels have posted messages that have not begun.
-    pub(crate) fn note_posted(&mut self) {
+    fn note_posted(&mut self) {
         self.mode.set(Mode::POSTED, !self.cold.posted.is_empty());
     }
 
@@ -140,6 +169,7 @@ impl Qp {
             let status = post.without_data();
             if post.then == Then::Nothing {
                 self.fail_end(env, post.token);
+                self.cold.kernel_sends -= 1;
                 env.kernels.ended(&mut env.card.kernel, post.token, status, None);
                 return None;
             }
@@ -188,6 +218,7 @@ impl Qp {
             let mut word = Posted { data: Payload::None, token: WORD_TOKEN, ..post };
             self.word_of(env, &mut word);
             env.card.kernel.in_flight += 1;
+            self.cold.kernel_sends += 1;
             self.cold.posted.push_front(word);
         }
     }
@@ -202,13 +233,15 @@ impl Qp {
     }
 
     /// Tells a kernel that its message has ended.
-    pub(super) fn end_posted(&self, env: &mut Env<'_>, work: &Outstanding, status: Status) {
+    pub(super) fn end_posted(&mut self, env: &mut Env<'_>, work: &Outstanding, status: Status) {
+        self.cold.kernel_sends -= 1;
         end_posted(env.kernels, &mut env.card.kernel, work, status);
     }
 
     /// Gives kernels back the messages that they have posted and that have not been started.
     pub(super) fn drop_posted(&mut self, kernels: &mut Runner, state: &mut KernelState) {
         while let Some(post) = self.cold.posted.pop_front() {
+            self.cold.kernel_sends -= 1;
             kernels.ended(state, post.token, Status::Flushed, post.data.into_buffer());
         }
         self.note_posted();

@@ -51,6 +51,7 @@ pub use crate::congestion::Congestion;
 pub use congestion::{Dcqcn, Dctcp};
 pub use info::{QpInfo, QpInit};
 pub use left::SendProgress;
+pub use lossy::LOSSY_HOT_BYTES;
 pub use post::PostError;
 pub(crate) use post::post;
 pub use retry::rnr_delay;
@@ -160,6 +161,8 @@ pub(crate) struct Cold {
     pub(crate) trouble_since: Time,
     /// The messages that kernels want to send, besides the elements of the ring.
     pub(crate) posted: VecDeque<Posted>,
+    /// How many messages of kernels it has, waiting there or not yet acknowledged.
+    pub(crate) kernel_sends: u32,
     /// The kernel that received WRITEs pass; zero for none.
     pub(crate) receive_tap: u32,
     /// The kernel that sent WRITEs pass; zero for none.
@@ -205,6 +208,7 @@ impl Cold {
             groups: 0,
             trouble_since: Time::ZERO,
             posted: VecDeque::new(),
+            kernel_sends: 0,
             receive_tap: 0,
             send_tap: 0,
             written: [0; 2],
@@ -496,6 +500,7 @@ impl Qp {
             kernel::end_posted(kernels, &mut card.kernel, &work, Status::Flushed);
         }
         self.drop_posted(kernels, &mut card.kernel);
+        self.cold.kernel_sends = 0;
         kernels.closed(&mut card.kernel, self.qpn);
         card.feed();
         while card.answers.pop(&mut self.cold.answers).is_some() {}

@@ -1,6 +1,7 @@
-//! Tests of chains: the three orders, the verbs of loop-back, limits, hostile chains, and bound
-//! kernels.
+//! Tests of a card alone. Of chains: the three orders, the verbs of loop-back, limits, hostile
+//! chains. Of kernels: those that are bound, and the room for answers.
 
+mod answers;
 mod hostile;
 mod limits;
 mod orders;

@@ -15,7 +15,7 @@ use anyhow::Result;
 use clap::Args;
 use remora::DialectChoice;
 use remora::nic::nic::StructureUse;
-use remora::nic::qp::HOT_BYTES;
+use remora::nic::qp::{HOT_BYTES, LOSSY_HOT_BYTES};
 
 use super::figure::Figure;
 use super::page;
@@ -146,18 +146,21 @@ fn cases(seconds: &'static str, runs: usize) -> Vec<(Case<'static>, usize)> {
             },
             1,
         ),
-        (
-            Case {
-                name: "hot_bytes",
-                unit: "B",
-                peer: "SRNIC (its paper)",
-                target: Target::AtMost(HOT_BYTES_TARGET / SRNIC_HOT_BYTES),
-                ours: Box::new(|| Ok(HOT_BYTES as f64)),
-                theirs: Box::new(|| Ok(SRNIC_HOT_BYTES)),
-            },
-            1,
-        ),
+        (hot_case("hot_bytes", HOT_BYTES, Target::AtMost(HOT_BYTES_TARGET / SRNIC_HOT_BYTES)), 1),
+        (hot_case("hot_bytes_lossy", LOSSY_HOT_BYTES, Target::Any), 1),
     ]
+}
+
+/// The bytes of a queue pair that every packet needs, beside SRNIC's.
+fn hot_case(name: &'static str, bytes: usize, target: Target) -> Case<'static> {
+    Case {
+        name,
+        unit: "B",
+        peer: "SRNIC (its paper)",
+        target,
+        ours: Box::new(move || Ok(bytes as f64)),
+        theirs: Box::new(|| Ok(SRNIC_HOT_BYTES)),
+    }
 }
 
 /// A storm beside the time that it may take.

@@ -11,11 +11,14 @@ use super::recoveries::Settled;
 use crate::psn::Psn;
 use crate::time::Time;
 
+/// The first PSN of a run of packets that left at one time, and that time.
+type Run = (Psn, Time);
+
 /// The packets under way.
 #[derive(Debug, Default)]
 pub(crate) struct Departures {
-    /// The first PSN of each run of packets that left at one time, by PSN.
-    runs: VecDeque<(Psn, Time)>,
+    /// By PSN.
+    runs: VecDeque<Run>,
     /// The packets behind the oldest unacknowledged one that have arrived.
     arrived: Bitmap,
     /// The packets that were found lost and have not arrived since, by PSN.
@@ -57,9 +60,12 @@ pub(super) struct Patience {
 const TRIES_MAX: u8 = 12;
 
 impl Departures {
+    /// What is allocated for a run of packets.
+    pub(super) const BYTES_OF_A_RUN: usize = size_of::<Run>();
+
     /// How many runs and lost packets are remembered, and the bytes that are allocated for them.
     pub(super) fn records(&self) -> (usize, usize) {
-        let runs = self.runs.capacity() * size_of::<(Psn, Time)>();
+        let runs = self.runs.capacity() * Departures::BYTES_OF_A_RUN;
         let lost = self.lost.capacity() * size_of::<Lost>();
         (self.runs.len() + self.lost.len(), runs + lost)
     }

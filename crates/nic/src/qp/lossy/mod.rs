@@ -39,6 +39,7 @@ use crate::time::Time;
 use crate::wire::Dialect;
 use arrivals::Arrivals;
 use departures::Departures;
+pub use memory::LOSSY_HOT_BYTES;
 pub(crate) use memory::LossyUse;
 use paths::Paths;
 use recoveries::Recoveries;

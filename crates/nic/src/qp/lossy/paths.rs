@@ -83,6 +83,9 @@ pub(super) struct Slowest {
 }
 
 impl Paths {
+    /// What is allocated for a path.
+    pub(super) const BYTES_OF_ONE: usize = size_of::<Measured>();
+
     /// How many paths there are, and the bytes that are allocated for them and their eras.
     pub(super) fn allocated(&self) -> (usize, usize) {
         let eras = self.eras.capacity() * size_of::<Era>();

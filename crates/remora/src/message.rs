@@ -41,8 +41,9 @@ pub use sharing::{Join, Letter, OpenXrcd, XrcdError};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
-/// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 11;
+/// The version of everything in this folder and of the layouts of arenas and of engines' rings. Both
+/// ends must be of one.
+pub const VERSION: u16 = 12;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.

@@ -157,7 +157,7 @@ impl Default for Quotas {
             regions: 65_536,
             loans: 1024,
             queue_pairs: 8_000,
-            completion_queues: 4_000,
+            completion_queues: 8_000,
             entries: 1 << 22,
             others: 65_536,
         }

@@ -41,7 +41,7 @@ pub use sharing::{Join, Letter, OpenXrcd, XrcdError};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
-/// The version of everything in this folder and of the layouts of arenas and of engines' rings. Both
+/// The version of everything in this folder, of the arena's layout, and of the engines' rings. Both
 /// ends must be of one.
 pub const VERSION: u16 = 12;
 /// What a greeting begins with.

@@ -158,7 +158,7 @@ impl Ring {
     }
 
     /// Of the descriptors from this count on, none of those that are complete has failed. So their
-    /// outcomes need not be read, which would take the lines of the outcomes from the engine's core.
+    /// outcomes need not be read, which would take their lines from the engine's core.
     #[inline]
     pub(super) fn failed(&self) -> u64 {
         self.load(FAILED)

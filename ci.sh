@@ -339,7 +339,8 @@ stage_daemon() {
         sleep 0.1
     done
     local on=(on_daemon "$daemon" "$folder/nic.sock" "$(descriptors "$daemon")") tests
-    for tests in verbs_programs verbs_frameworks ranks cm_programs cm_api chains; do
+    for tests in verbs_programs verbs_frameworks ranks cm_programs cm_api chains process reactor \
+        event_loop multicast storm calls; do
         "${on[@]}" whole test --test "$tests" || status=1
     done
     # (The simulator has tests of some of these names, too. They need no card.)

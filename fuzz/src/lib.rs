@@ -31,6 +31,7 @@ mod ring;
 mod seeds;
 mod selection;
 mod session;
+mod socket;
 mod store_call;
 mod store_files;
 mod world;
@@ -56,6 +57,7 @@ pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
 pub use selection::{codec, codecs, predicate, predicates, selection, selections};
 pub use session::{session, session_counters, sessions};
+pub use socket::{socket, socket_answers, sockets};
 pub use store_call::{store_call, store_calls};
 pub use store_files::{
     rdbs, store_rdb, store_record, store_records, store_segment, store_segments, store_snapshot,
@@ -106,6 +108,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "session", run: session, seeds: sessions, max_len: 1024, cost: 20 },
     // A card with its thread and a daemon are made for each input.
     Target { name: "machine", run: machine, seeds: machines, max_len: 512, cost: 100 },
+    Target { name: "socket", run: socket, seeds: sockets, max_len: 1024, cost: 100 },
     Target { name: "store_record", run: store_record, seeds: store_records, max_len: 512, cost: 1 },
     Target {
         name: "store_segment",

@@ -12,7 +12,7 @@ use std::{env, fs};
 
 use remora_fuzz::{
     Seed, TARGETS, Target, card_counters, chain_counters, descriptor_counters, element_counters,
-    kernel_counters, module_counters, session_counters,
+    kernel_counters, module_counters, session_counters, socket_answers,
 };
 use remora_nic::Counters;
 use remora_nic::wire::opcode::TABLE;
@@ -149,6 +149,41 @@ fn inputs_for_descriptor_reach_what_an_engine_does() {
     for name in ["done", "invalid", "out_of_range", "bytes", "halted"] {
         assert!(sums[name] > 20, "{name}: {}", sums[name]);
     }
+}
+
+/// Each request has an answer of its own, and each is refused to some.
+#[test]
+fn inputs_for_socket_get_every_answer() {
+    let target = TARGETS.iter().find(|target| target.name == "socket").unwrap();
+    let corpus = corpus(target);
+    let mut sums = BTreeMap::new();
+    for seed in 1..20_000 / target.cost {
+        for (name, value) in socket_answers(&Random(seed).input(&corpus, target.max_len)) {
+            *sums.entry(name).or_insert(0) += value;
+        }
+    }
+    let answers = [
+        "welcome",
+        "result",
+        "lent",
+        "completion queue",
+        "described",
+        "objects",
+        "xrcd",
+        "status",
+        "regions",
+        "passes",
+        "dma clients",
+        "kernel",
+        "dma",
+        "pass",
+        "done",
+        "refused",
+        "farewell",
+        "other version",
+    ];
+    let missed: Vec<_> = answers.iter().filter(|name| !sums.contains_key(**name)).collect();
+    assert!(missed.is_empty(), "never answered: {missed:?}; {sums:?}");
 }
 
 #[test]

@@ -41,8 +41,9 @@ pub use sharing::{Join, Letter, OpenXrcd, XrcdError};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
-/// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 11;
+/// The version of everything in this folder, of the arena's layout, and of the engines' rings. Both
+/// ends must be of one.
+pub const VERSION: u16 = 12;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -156,7 +157,7 @@ impl Default for Quotas {
             regions: 65_536,
             loans: 1024,
             queue_pairs: 8_000,
-            completion_queues: 4_000,
+            completion_queues: 8_000,
             entries: 1 << 22,
             others: 65_536,
         }

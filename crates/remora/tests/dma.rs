@@ -109,6 +109,38 @@ fn segments_of_unequal_cut_are_one_operation() {
     assert_eq!(full, Err(EnqueueError::Full { depth: 8, wanted: 9 }));
 }
 
+/// Whatever a poll takes at a time, each failure among what is done stops it once.
+#[test]
+fn each_of_several_failures_is_found_in_its_place() {
+    let mut engine = engine();
+    let region = engine.grant_own(buffer_of(&[7; 100]), false).unwrap();
+    let mut h2c = engine.open(ChannelOptions::new(Direction::HostToCard).depth(8)).unwrap();
+    let fails = |index: u64| [2, 3, 7, 12, 23].contains(&index);
+    let mut found = Vec::new();
+    for round in 0..4 {
+        for index in round * 8..(round + 1) * 8 {
+            let at = if fails(index) { 99 } else { 0 };
+            h2c.copy(region.at(at), Address::Card(0), 2, Flags::empty()).unwrap();
+        }
+        h2c.submit();
+        run(&mut engine);
+        let mut taken = 0;
+        while taken < 8 {
+            let done = h2c.completed(1 + round as usize * 3);
+            taken += done.count;
+            if done.error_next {
+                found.push(round * 8 + taken as u64);
+                let mut outcome =
+                    [Outcome { status: Status::Done, bytes: 0, end_of_packet: false }];
+                assert_eq!(h2c.completed_status(&mut outcome).0, 1);
+                assert_eq!(outcome[0].status, Status::OutOfRange);
+                taken += 1;
+            }
+        }
+    }
+    assert_eq!(found, [2, 3, 7, 12, 23]);
+}
+
 #[test]
 fn the_parts_behind_a_failed_one_are_skipped() {
     let mut engine = engine();

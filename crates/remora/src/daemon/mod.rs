@@ -28,7 +28,7 @@
 //! - `join` lets forked children and other processes use a session; `xrc` shares domains among
 //!   sessions, by the files that name them (`named`);
 //! - `hostile` is a client, and `hostile_machine` a virtual machine, that writes anything into what
-//!   it shares with the daemon, for fuzzing.
+//!   it shares with the daemon, and `hostile_socket` clients that ask for anything, for fuzzing.
 
 mod admission;
 mod answers;
@@ -45,6 +45,7 @@ mod fd_store;
 mod guarded;
 mod hostile;
 mod hostile_machine;
+mod hostile_socket;
 mod ivshmem;
 mod join;
 mod kept_kernels;
@@ -73,6 +74,8 @@ pub use fd_store::{FdStore, is_stored};
 pub use hostile::{HOSTILE_KEY, hostile_arena};
 #[doc(hidden)]
 pub use hostile_machine::hostile_machine;
+#[doc(hidden)]
+pub use hostile_socket::hostile_socket;
 pub use observer::{ObserveError, Observer, Status};
 pub use policy::{Policy, PolicyError};
 pub use restore::Restored;

@@ -255,9 +255,13 @@ impl Server {
         Ok(())
     }
 
-    /// One look at everything; returns whether to go on.
+    /// One look at everything, when there is something to do; returns whether to go on.
     pub(super) fn turn(&mut self) -> io::Result<bool> {
-        let timeout = self.timeout();
+        self.look(self.timeout())
+    }
+
+    /// The same, after so long at the latest.
+    pub(super) fn look(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),
@@ -319,7 +323,7 @@ impl Server {
         Ok(())
     }
 
-    fn admit(&mut self, socket: MessageSocket) {
+    pub(super) fn admit(&mut self, socket: MessageSocket) {
         let peer = match rustix::net::sockopt::socket_peercred(&socket) {
             Ok(peer) => peer,
             Err(error) => {

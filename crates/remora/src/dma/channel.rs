@@ -399,19 +399,19 @@ impl Channel {
     #[inline]
     pub fn completed(&mut self, max: usize) -> Completed {
         let ready = self.ready().min(max as u64);
-        let mut count = 0;
-        let mut error_next = false;
-        while count < ready {
-            let outcome = self.ring.outcome(self.reported + count);
-            error_next = outcome.is_none_or(|outcome| outcome.status != Status::Done);
-            if error_next {
-                break;
-            }
-            count += 1;
-        }
+        let count = match self.ring.failed() <= self.reported {
+            true => ready,
+            false => (0..ready).find(|at| !self.is_done(*at)).unwrap_or(ready),
+        };
         self.reported += count;
         let last = self.reported.checked_sub(1).map(Index);
-        Completed { count: count as usize, last, error_next }
+        Completed { count: count as usize, last, error_next: count < ready }
+    }
+
+    /// Has the descriptor behind so many that were not reported ended well?
+    fn is_done(&self, at: u64) -> bool {
+        let outcome = self.ring.outcome(self.reported + at);
+        outcome.is_some_and(|outcome| outcome.status == Status::Done)
     }
 
     /// Takes as many completions as there is room for in `outcomes`, failed ones too. Returns how

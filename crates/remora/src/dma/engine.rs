@@ -24,6 +24,9 @@ use crate::wake_pipe::Wake;
 pub const PIECE: usize = 256 << 10;
 /// The most descriptors that a channel completes in a step.
 const BURST: u32 = 64;
+/// How many descriptors ahead of the one in work are brought into the cache: the application has
+/// written them on another core.
+const AHEAD: u64 = 8;
 /// Completions that are told at once.
 const TELL: u64 = 16;
 /// Bytes that are moved before completions are told.
@@ -125,6 +128,7 @@ pub struct ChannelState {
 struct Region {
     owner: Owner,
     path: Box<dyn Path>,
+    len: u64,
     /// The bytes, where the path is a mapping.
     mapped: Option<Arc<Buffer>>,
     writable: bool,
@@ -214,8 +218,8 @@ impl Engine {
         if free == regions.len() {
             regions.push(None);
         }
-        let mapped = path.mapped();
-        regions[free] = Some(Region { owner, path, mapped, writable });
+        let (len, mapped) = (path.len(), path.mapped());
+        regions[free] = Some(Region { owner, path, len, mapped, writable });
         Ok(RegionId(free as u16))
     }
 
@@ -237,7 +241,7 @@ impl Engine {
     pub fn revoke(&mut self, owner: Owner, region: RegionId) -> Option<u64> {
         let region = self.reach.regions.get_mut(usize::from(region.0))?;
         let gone = region.take_if(|region| region.owner == owner)?;
-        Some(gone.path.len())
+        Some(gone.len)
     }
 
     /// Closes all channels of an owner, and takes back all that was granted to it.
@@ -398,7 +402,10 @@ impl Served {
         }
         let before = self.ended;
         let (mut moved, mut untold) = (0, 0);
-        for _ in 0..waiting.min(u64::from(BURST)) {
+        for at in 0..waiting.min(u64::from(BURST)) {
+            if at + AHEAD < waiting {
+                self.ring.prefetch(self.ended + AHEAD);
+            }
             let bytes = match self.turn(reach) {
                 Turn::Ended(outcome) => {
                     self.end(outcome, &mut reach.counters);
@@ -466,6 +473,7 @@ impl Served {
         match outcome.status {
             Status::Done => counters.done += 1,
             status => {
+                self.ring.set_failed(self.ended);
                 counters.failed += 1;
                 match status {
                     Status::Invalid => counters.invalid += 1,
@@ -701,7 +709,7 @@ fn host_end(region: &mut Region, at: u64, writes: bool, span: Span) -> Result<En
     if region.owner != span.owner {
         return Err(Status::OutOfRange);
     }
-    need_within(at, span.len, region.path.len())?;
+    need_within(at, span.len, region.len)?;
     if writes && !region.writable {
         return Err(Status::ReadOnly);
     }

@@ -11,6 +11,7 @@
 //! | 128 | engine | descriptors complete |
 //! | 192 | engine | not zero: the engine sleeps, ring the doorbell |
 //! | 256 | engine | not zero: the engine serves this ring no more ([`Halt`]) |
+//! | 320 | engine | the count of descriptors up to the last that failed; 0 if none did |
 //! | 512 | application | the descriptors, 32 bytes each |
 //! | behind them | engine | their outcomes, 8 bytes each |
 
@@ -28,6 +29,7 @@ const ARMED: usize = 64;
 const COMPLETED: usize = 128;
 const ASLEEP: usize = 192;
 const HALTED: usize = 256;
+const FAILED: usize = 320;
 const DESCRIPTORS: usize = 512;
 
 /// The most descriptors of a ring.
@@ -155,6 +157,13 @@ impl Ring {
         Outcome::from_word(self.load(self.outcome_at(index)))
     }
 
+    /// Of the descriptors from this count on, none of those that are complete has failed. So their
+    /// outcomes need not be read, which would take their lines from the engine's core.
+    #[inline]
+    pub(super) fn failed(&self) -> u64 {
+        self.load(FAILED)
+    }
+
     pub(super) fn arm(&self, count: u64) {
         self.store(ARMED, count);
     }
@@ -186,9 +195,19 @@ impl Ring {
         bytes
     }
 
+    /// Has a descriptor brought into this core's cache, from that of the application.
+    #[inline]
+    pub(super) fn prefetch(&self, index: u64) {
+        whole(self.bytes.prefetch(DESCRIPTORS + self.slot(index) * BYTES));
+    }
+
     #[inline]
     pub(super) fn set_outcome(&self, index: u64, outcome: Outcome) {
         self.store(self.outcome_at(index), outcome.to_word());
+    }
+
+    pub(super) fn set_failed(&self, count: u64) {
+        self.store(FAILED, count);
     }
 
     #[inline]

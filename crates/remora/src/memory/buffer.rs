@@ -351,6 +351,16 @@ impl Buffer {
         Ok(())
     }
 
+    /// Asks the processor to fetch the line of the byte at `offset`, which will be read.
+    ///
+    /// # Errors
+    /// The byte is not within the buffer.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: usize) -> Result<(), BufferError> {
+        copy::prefetch_read(self.range(offset, 1)?);
+        Ok(())
+    }
+
     /// Copies `len` bytes of `src` from `from` on to the bytes from `offset` on. Where both are the
     /// same memory and the ranges overlap, the destination has bytes of either.
     ///

@@ -103,6 +103,19 @@ pub(super) fn prefetch(to: *const u8, len: usize) {
     let _ = (to, len);
 }
 
+/// Asks the processor to fetch the line of this byte, since it will be read.
+#[inline]
+pub(super) fn prefetch_read(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint reads nothing and writes nothing, and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// [`copy_in`] by the widest lanes of a level.
 ///
 /// # Safety

@@ -264,10 +264,19 @@ fn order_is_kept_however_requests_go() {
     }
 }
 
+/// A post waits for what is under way for some milliseconds only, in which a machine that is busy
+/// with something else may not have come to it: so there are many connections that may show it.
 #[test]
 fn a_program_that_never_waits_comes_to_it_too() {
     let daemon = Daemon::start();
-    let (a, b) = pair(&daemon);
+    let comes = (0..50).any(|_| comes_to_it_without_waiting(&daemon));
+    assert!(comes, "with 16 WRITEs under way all go by the card");
+}
+
+/// Posts a thousand WRITEs on a new connection, 16 of them always under way. Returns whether they
+/// go past the card after a while.
+fn comes_to_it_without_waiting(daemon: &Daemon) -> bool {
+    let (a, b) = pair(daemon);
     let fetched = || a.device.counters().card.elements_fetched;
     let op = SendOp::Write { to: b.memory.remote(0), imm: None };
     let sges = [a.memory.sge(0, 65_536)];
@@ -283,15 +292,12 @@ fn a_program_that_never_waits_comes_to_it_too() {
             posted += 1;
         }
     };
-    for _ in 0..100 {
+    (0..8).any(|_| {
         stream(100);
         let before = fetched();
         stream(32);
-        if fetched() == before {
-            return;
-        }
-    }
-    panic!("with 16 WRITEs under way all go by the card");
+        fetched() == before
+    })
 }
 
 /// What ends passes: from then on, requests are judged by the card, and `after` says how.

@@ -31,7 +31,7 @@ use crate::coordinator::{Coordinator, News};
 use crate::documents::{self, Agreed, Document, Key, SIZE, Size, VERSION, Written, key_of};
 use crate::epochs::Epochs;
 use crate::etcd_words::words_of;
-use crate::founding::first_configuration;
+use crate::founding::{first_configuration, next_configuration};
 use crate::history::{EpochChange, with_change};
 
 /// How long etcd may take to answer.
@@ -124,8 +124,12 @@ pub enum Origin {
     New,
     /// A directory, of a group with this salt. etcd has to know the group.
     Directory(u64),
-    /// The same; if etcd knows nothing of the group, it begins again from its nodes' directories.
+    /// The same; if etcd knows nothing of the group, it begins again from its nodes' directories,
+    /// once most of its last members are there.
     Restores(u64),
+    /// The same; the group begins again without most of its last members, too, once as many nodes
+    /// with directories are there as [`EtcdOptions::size`] says. What none of them has is lost.
+    RestoresAnyway(u64),
 }
 
 /// What a node needs to know of its group, as etcd has it: see
@@ -198,6 +202,10 @@ struct Inner {
     epochs: Epochs,
     /// Only nodes that have a part of its log can begin it.
     is_restored: bool,
+    /// So many of them are enough, whichever they are.
+    enough: Option<usize>,
+    /// Why it does not begin yet, as was last told.
+    waits: Option<String>,
     nodes: BTreeMap<NodeId, Address>,
     news: VecDeque<News>,
 }
@@ -294,6 +302,9 @@ impl Etcd {
                 was_founded: false,
                 epochs: Epochs::default(),
                 is_restored: false,
+                enough: matches!(options.origin, Origin::RestoresAnyway(_))
+                    .then_some(options.size.into()),
+                waits: None,
                 nodes: BTreeMap::new(),
                 news: VecDeque::new(),
             };
@@ -317,9 +328,9 @@ impl Etcd {
     /// Says where the others will reach the node.
     #[must_use]
     pub fn announce(mut self, address: Address) -> Etcd {
-        self.inner.address = Some(address);
         let last = address.last.map(Position::from_number);
         self.inner.epochs.hear(last.map_or(0, Position::epoch));
+        self.inner.address = Some(address);
         self
     }
 }
@@ -395,7 +406,9 @@ impl Inner {
         let (salt, token) = random.split_first_chunk().expect("24 bytes");
         let (salt, is_restored) = match origin {
             Origin::New => (u64::from_le_bytes(*salt), false),
-            Origin::Directory(salt) | Origin::Restores(salt) => (salt, true),
+            Origin::Directory(salt) | Origin::Restores(salt) | Origin::RestoresAnyway(salt) => {
+                (salt, true)
+            }
         };
         let token = token.try_into().expect("16 bytes");
         let lease_ms = lease.as_millis().max(1) as u64;
@@ -528,7 +541,7 @@ impl Inner {
             // (One that cannot be read is not there: it must not stop the others.)
             Some(Key::Node(node)) => match Address::read(pair.value()) {
                 Some(address) => {
-                    self.nodes.insert(node, address);
+                    self.nodes.insert(node, address.clone());
                     self.news.push_back(News::Address(node, Some(address)));
                 }
                 None => tracing::debug!("the address of {node} in etcd is not as expected"),
@@ -621,13 +634,30 @@ impl Inner {
             return Ok(());
         }
         let invalid = |error: NoConfiguration| etcd_client::Error::InvalidArgs(error.to_string());
-        let first =
-            first_configuration(&self.nodes, self.size, self.is_restored).map_err(invalid)?;
+        let first = match self.is_restored {
+            true => self.next_configuration(),
+            false => first_configuration(&self.nodes, self.size).map_err(invalid)?,
+        };
         let Some(first) = first.filter(|first| first.primary == self.me) else { return Ok(()) };
         if self.replace(0, Entry { configuration: first, revision: 0, is_free: false }).await? {
             self.tell();
         }
         Ok(())
+    }
+
+    /// With which configuration the group begins again, if enough of its nodes are there; if they
+    /// are not, says which have to come.
+    fn next_configuration(&mut self) -> Option<Configuration> {
+        match next_configuration(&self.nodes, self.enough) {
+            Ok(next) => Some(next),
+            Err(words) => {
+                if self.waits.as_ref() != Some(&words) {
+                    self.waits = Some(words.clone());
+                    self.news.push_back(News::Waits(words));
+                }
+                None
+            }
+        }
     }
 
     /// Puts the entry in its own place, and so gives it another revision.

@@ -62,7 +62,7 @@ impl GroupView {
     #[must_use]
     pub fn primary(&self) -> Option<(NodeId, Option<Address>)> {
         let primary = self.configuration.as_ref()?.primary;
-        Some((primary, self.nodes.get(&primary).copied()))
+        Some((primary, self.nodes.get(&primary).cloned()))
     }
 }
 

@@ -121,6 +121,10 @@ struct Move {
     /// The group that is to have them
     #[arg(value_parser = group_name)]
     to: String,
+    /// No group has these slots any more, and none that has them comes back: begin with what this
+    /// one has of their keys
+    #[arg(long)]
+    lost: bool,
     /// Do not wait until they are there
     #[arg(long)]
     no_wait: bool,

@@ -27,7 +27,7 @@ pub fn cluster_wire(data: &[u8]) {
 /// Inputs that come far.
 pub fn cluster_wires() -> Vec<Seed> {
     let greetings = [("hello", 56), ("welcome", 24)].map(|(name, len)| {
-        let mut data = b"RMg2".to_vec();
+        let mut data = b"RMg3".to_vec();
         data.resize(len, 1);
         Seed { name: name.to_owned(), data }
     });
@@ -52,7 +52,7 @@ pub fn cluster_documents_written() -> Vec<Seed> {
     let entry = r#"{"epoch":3,"primary":2,"members":[1,2],"established":[1,2,3],"is_free":true}"#;
     let address = r#"{"card":"[::1]:7490","redis":"127.0.0.1:6379"}"#;
     let agreed = concat!(
-        r#"{"version":2,"salt":5,"token":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"#,
+        r#"{"version":3,"salt":5,"token":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"#,
         r#""ring_bytes":65536,"lease_ms":500}"#
     );
     let keys = "slots\na/configuration\na/nodes/5\na/nodes/x\n/\na/group";

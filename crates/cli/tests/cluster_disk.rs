@@ -80,8 +80,31 @@ impl Trial {
         self.nodes[node] = Some(Process::start(command));
     }
 
+    /// Starts a node that begins the group again where etcd has lost it.
+    fn restore(&mut self, node: usize) {
+        let mut command = self.command(node);
+        command.arg("--restore");
+        self.nodes[node] = Some(Process::start(command));
+    }
+
     fn kill(&mut self, node: usize) {
         self.nodes[node] = None;
+    }
+
+    /// Loses a node, whose place a new one takes. Which?
+    fn replace(&mut self, node: usize) -> usize {
+        let (lost, new) = (self.node(node).text("node").to_owned(), self.nodes.len());
+        self.folders.push(self.folder.path(&format!("node-{new}")));
+        fs::create_dir(&self.folders[new]).unwrap();
+        self.nodes.push(None);
+        self.resume(new);
+        self.kill(node);
+        let comes = self.node(new).text("node").to_owned();
+        until("a new node has the place of the lost one", || {
+            let members = self.members();
+            members.len() == 3 && members.contains(&comes) && !members.contains(&lost)
+        });
+        new
     }
 
     fn node(&self, node: usize) -> &Process {
@@ -420,15 +443,11 @@ fn a_group_begins_again_from_its_directories_when_etcd_has_lost_its_data() {
     assert!(!refused.status.success() && told.contains("--restore"), "{told}");
     let folder = trial.folder.path("new");
     fs::create_dir(&folder).unwrap();
-    let restoring = |mut command: Command| {
-        command.arg("--restore");
-        command
-    };
-    let refused = restoring(trial.command_in(&folder)).output().unwrap();
+    let refused = trial.command_in(&folder).arg("--restore").output().unwrap();
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && told.contains("this one has no node"), "{told}");
     // Nodes that have nothing of it do not begin it, however many there are.
-    trial.nodes[0] = Some(Process::start(restoring(trial.command(0))));
+    trial.restore(0);
     let strangers: Vec<_> = (0..2)
         .map(|number| {
             let folder = trial.folder.path(&format!("stranger-{number}"));
@@ -447,7 +466,7 @@ fn a_group_begins_again_from_its_directories_when_etcd_has_lost_its_data() {
     drop(strangers);
     // (A node needs no word once etcd has the group again.)
     trial.resume(1);
-    trial.nodes[2] = Some(Process::start(restoring(trial.command(2))));
+    trial.restore(2);
     trial.check();
     trial.write(5);
     assert_eq!(trial.members(), members, "they are the nodes that they were");
@@ -457,6 +476,64 @@ fn a_group_begins_again_from_its_directories_when_etcd_has_lost_its_data() {
     });
     trial.check();
     compare(&trial.nodes);
+}
+
+/// The first three nodes were lost, and replaced one after the other. They come back when etcd has
+/// lost its data, as many as ever; what was acknowledged meanwhile is with those that took their
+/// places, most of whom have to come.
+#[test]
+fn nodes_that_were_replaced_do_not_begin_the_group_again() {
+    if !can_run() {
+        return;
+    }
+    let mut trial = Trial::start();
+    trial.write(5);
+    let new = [0, 1, 2].map(|node| trial.replace(node));
+    trial.write(5);
+    // (The members of the last epoch are in its snapshot, and in the log no more.)
+    assert_eq!(redis(trial.node(new[0]).front(), "SAVE"), ["+OK"]);
+    new.into_iter().for_each(|node| trial.kill(node));
+    trial.etcd.forget();
+    trial.etcd.wait();
+    (0..3).for_each(|node| trial.restore(node));
+    let waits = |node: &Process| {
+        let says = node.info("cluster_service").unwrap_or_default();
+        says.contains("of the group’s members in epoch") && says.contains("--restore=anyway")
+    };
+    until("they say whom they wait for", || (0..3).all(|node| waits(trial.node(node))));
+    trial.restore(new[0]);
+    until("it says whom it waits for", || waits(trial.node(new[0])));
+    let asked = |node: usize| redis(trial.node(node).front(), "GET key0").join(" ");
+    for node in [0, 1, 2, new[0]] {
+        assert!(asked(node).starts_with('-'), "node {node} answers {}", asked(node));
+    }
+    trial.restore(new[1]);
+    trial.check();
+    trial.write(5);
+    trial.check();
+}
+
+/// Somebody says that nobody else comes.
+#[test]
+fn a_group_begins_again_without_most_of_its_members_if_somebody_says_so() {
+    if !can_run() {
+        return;
+    }
+    let mut trial = Trial::start();
+    let primary = trial.write(5);
+    (0..3).for_each(|node| trial.settle(node, primary));
+    (0..3).for_each(|node| trial.kill(node));
+    trial.etcd.forget();
+    trial.etcd.wait();
+    trial.restore(0);
+    let told = || trial.node(0).info("cluster_service").unwrap_or_default();
+    until("it says that it waits", || told().contains("1 of 3 are there: start 1 more of"));
+    trial.kill(0);
+    let mut command = trial.command(0);
+    command.args(["--restore=anyway", "--nodes", "1"]);
+    trial.nodes[0] = Some(Process::start(command));
+    trial.check();
+    trial.write(5);
 }
 
 /// Has a client of etcd act.
@@ -514,11 +591,7 @@ fn a_group_that_is_older_in_etcd_than_its_nodes_says_so() {
     (0..3).for_each(|node| trial.kill(node));
     let all = etcd_client::DeleteOptions::new().with_prefix();
     with_etcd(&trial.etcd, async |client| client.delete(&*key, Some(all)).await);
-    for node in 0..3 {
-        let mut command = trial.command(node);
-        command.arg("--restore");
-        trial.nodes[node] = Some(Process::start(command));
-    }
+    (0..3).for_each(|node| trial.restore(node));
     trial.check();
     trial.write(5);
     compare(&trial.nodes);

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
+use remora_store::replica::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// Where a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
     /// Where the other nodes reach its card: an address, and a port of RDMA CM's TCP port space.
     pub card: SocketAddr,
@@ -24,12 +25,16 @@ pub struct Address {
     /// directory.
     #[serde(default)]
     pub last: Option<u64>,
+    /// Who had a vote in the epoch of that change, where its log says so.
+    #[serde(default)]
+    pub members: Vec<NodeId>,
 }
 
 impl Address {
     /// That of a node without clients.
     #[must_use]
     pub const fn new(card: SocketAddr) -> Address {
-        Address { card, redis: None, store: None, memcached: None, memory: None, last: None }
+        let (redis, store, memcached, memory, last) = (None, None, None, None, None);
+        Address { card, redis, store, memcached, memory, last, members: Vec::new() }
     }
 }

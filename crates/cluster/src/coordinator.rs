@@ -24,6 +24,8 @@ pub enum News {
     Event(Event),
     /// Where a node is, or that it is gone.
     Address(NodeId, Option<Address>),
+    /// Why the group does not begin yet, in words.
+    Waits(String),
 }
 
 /// One node's way to the configuration service; the service's contract is
@@ -109,6 +111,10 @@ fn step(
             }
             News::Address(node, None) => {
                 state.addresses.remove(&node);
+            }
+            News::Waits(reason) => {
+                tracing::info!("the group does not begin yet: {reason}");
+                state.waits = Some(reason);
             }
         }
         timeout = Duration::ZERO;

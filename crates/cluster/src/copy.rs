@@ -217,6 +217,7 @@ mod tests {
             ends: Vec::new(),
             committed: Position::NONE,
             requests: Default::default(),
+            members: Vec::new(),
         };
         let sender =
             Sender { group: group.clone(), to: NodeId(2), link: first, head, flushes: Vec::new() };

@@ -2,7 +2,7 @@
 //! may write there may write anything, so each document is looked at before it is believed.
 
 use remora::connection::token::Token;
-use remora_store::replica::{Configuration, MEMBERS_MAX, NodeId};
+use remora_store::replica::{Configuration, MEMBERS_MAX, NodeId, are_members};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub(crate) const SIZE: &str = "size";
 
 /// The version of all that nodes share: what they write into etcd, say to each other, and log. The
 /// nodes of a group are of one.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// That of groups in whose documents there is none.
 const fn unwritten() -> u32 {
@@ -124,7 +124,7 @@ impl Document for Size {
 
 impl Document for Address {
     fn is_sound(&self) -> bool {
-        true
+        self.members.is_empty() || are_members(&self.members)
     }
 }
 
@@ -221,6 +221,15 @@ mod tests {
             assert!(SlotMap::read(wrong.as_bytes()).is_none(), "{wrong}");
             assert!(Address::read(wrong.as_bytes()).is_none(), "{wrong}");
         }
+        for members in ["[]", "[7]", "[1,2,3]"] {
+            let text = format!(r#"{{"card":"[::1]:7","redis":null,"members":{members}}}"#);
+            assert!(Address::read(text.as_bytes()).is_some(), "{members}");
+        }
+        let many = format!("[{}1000]", "1,".repeat(1 << 20));
+        for members in ["[2,1]", "[1,1]", "[-1]", "1", "null", &many] {
+            let text = format!(r#"{{"card":"[::1]:7","redis":null,"members":{members}}}"#);
+            assert!(Address::read(text.as_bytes()).is_none(), "{members:.20}");
+        }
         for wrong in ["", "0", "16", "-1", "256", "[3]", "null"] {
             assert!(Size::read(wrong.as_bytes()).is_none(), "{wrong}");
         }
@@ -234,14 +243,14 @@ mod tests {
             let text = format!(r#"{{{more}{rest},"ring_bytes":65536}}"#);
             Agreed::understand(text.as_bytes()).map(|agreed| agreed.version)
         };
-        assert_eq!(said(r#""version":2,"#), Ok(2));
+        assert_eq!(said(r#""version":3,"#), Ok(3));
         assert!(said("").unwrap_err().contains("of version 1"));
-        assert!(said(r#""version":3,"#).unwrap_err().contains("of version 3"));
+        assert!(said(r#""version":2,"#).unwrap_err().contains("of version 2"));
         // Whatever else a later version has agreed on.
         let later = Agreed::understand(br#"{"version":4}"#).unwrap_err();
         assert!(later.contains("version 4") && later.contains("one release"), "{later}");
         assert!(
-            Agreed::understand(br#"{"version":2}"#)
+            Agreed::understand(br#"{"version":3}"#)
                 .unwrap_err()
                 .contains("what the group agrees on")
         );

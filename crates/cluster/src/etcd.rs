@@ -13,7 +13,6 @@
 //! [`Request`]: the revision of the entry.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::error::Error;
 use std::time::{Duration, Instant};
 
 use etcd_client::{
@@ -31,7 +30,8 @@ use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
 use crate::documents::{self, Agreed, Document, Key, SIZE, Size, VERSION, Written, key_of};
 use crate::epochs::Epochs;
-use crate::founding::first_configuration;
+use crate::etcd_words::words_of;
+use crate::founding::{first_configuration, next_configuration};
 use crate::history::{EpochChange, with_change};
 
 /// How long etcd may take to answer.
@@ -124,8 +124,12 @@ pub enum Origin {
     New,
     /// A directory, of a group with this salt. etcd has to know the group.
     Directory(u64),
-    /// The same; if etcd knows nothing of the group, it begins again from its nodes' directories.
+    /// The same; if etcd knows nothing of the group, it begins again from its nodes' directories,
+    /// once most of its last members are there.
     Restores(u64),
+    /// The same; the group begins again without most of its last members, too, once as many nodes
+    /// with directories are there as [`EtcdOptions::size`] says. What none of them has is lost.
+    RestoresAnyway(u64),
 }
 
 /// What a node needs to know of its group, as etcd has it: see
@@ -198,6 +202,10 @@ struct Inner {
     epochs: Epochs,
     /// Only nodes that have a part of its log can begin it.
     is_restored: bool,
+    /// So many of them are enough, whichever they are.
+    enough: Option<usize>,
+    /// Why it does not begin yet, as was last told.
+    waits: Option<String>,
     nodes: BTreeMap<NodeId, Address>,
     news: VecDeque<News>,
 }
@@ -225,59 +233,6 @@ pub(crate) async fn client_of(group: &EtcdGroup) -> Answer<(Client, String)> {
     }
     let client = Client::connect(&group.endpoints, Some(how)).await?;
     Ok((client, format!("/remora/{}/", group.name)))
-}
-
-/// An error as people read it.
-pub(crate) fn words_of(error: &etcd_client::Error) -> String {
-    match error {
-        etcd_client::Error::GRpcStatus(status) if status.message() == "tcp connect error" => {
-            "nobody answers there: is it running, and is that its address?".to_owned()
-        }
-        // So a connection looks whose other end has refused it after it was made: by the moment at
-        // which the client learns of it.
-        etcd_client::Error::GRpcStatus(status)
-            if matches!(status.message(), "operation was canceled" | "transport error") =>
-        {
-            let mut cause: Option<&dyn Error> = status.source();
-            while let Some(below) = cause.and_then(Error::source) {
-                cause = Some(below);
-            }
-            let cause = cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
-            format!("it has ended the connection{cause}: does it ask for a certificate?")
-        }
-        etcd_client::Error::GRpcStatus(status) if let Some(words) = plain(status.message()) => {
-            format!("{words} ({})", status.message())
-        }
-        etcd_client::Error::GRpcStatus(status) => match advice(status.message()) {
-            Some(advice) => format!("{advice} ({})", status.message()),
-            None => status.message().to_owned(),
-        },
-        other => other.to_string(),
-    }
-}
-
-/// What has happened, by what the client's library says of it.
-fn plain(said: &str) -> Option<&'static str> {
-    let words = [
-        ("Timeout expired", "it does not answer in time: does it run, and have a majority?"),
-        ("error reading a body from connection", "it has ended the connection"),
-        ("http2 error", "what answers there is no etcd: is that its address?"),
-        ("dns error", "its name cannot be found"),
-    ];
-    words.into_iter().find(|(sign, _)| said.contains(sign)).map(|(_, words)| words)
-}
-
-/// What to do where etcd lets a user not in, by what it says.
-fn advice(said: &str) -> Option<&'static str> {
-    if said.contains("authentication failed") {
-        Some("it refuses the user or the password: check the user’s name and password")
-    } else if said.contains("user name is empty") {
-        Some("it asks for a user and a password, and was given none")
-    } else if said.contains("permission denied") {
-        Some("the user may not see to these keys: grant a role of the user’s /remora/CLUSTER/")
-    } else {
-        None
-    }
 }
 
 pub(crate) fn runtime() -> std::io::Result<Runtime> {
@@ -347,6 +302,9 @@ impl Etcd {
                 was_founded: false,
                 epochs: Epochs::default(),
                 is_restored: false,
+                enough: matches!(options.origin, Origin::RestoresAnyway(_))
+                    .then_some(options.size.into()),
+                waits: None,
                 nodes: BTreeMap::new(),
                 news: VecDeque::new(),
             };
@@ -370,9 +328,9 @@ impl Etcd {
     /// Says where the others will reach the node.
     #[must_use]
     pub fn announce(mut self, address: Address) -> Etcd {
-        self.inner.address = Some(address);
         let last = address.last.map(Position::from_number);
         self.inner.epochs.hear(last.map_or(0, Position::epoch));
+        self.inner.address = Some(address);
         self
     }
 }
@@ -448,7 +406,9 @@ impl Inner {
         let (salt, token) = random.split_first_chunk().expect("24 bytes");
         let (salt, is_restored) = match origin {
             Origin::New => (u64::from_le_bytes(*salt), false),
-            Origin::Directory(salt) | Origin::Restores(salt) => (salt, true),
+            Origin::Directory(salt) | Origin::Restores(salt) | Origin::RestoresAnyway(salt) => {
+                (salt, true)
+            }
         };
         let token = token.try_into().expect("16 bytes");
         let lease_ms = lease.as_millis().max(1) as u64;
@@ -581,7 +541,7 @@ impl Inner {
             // (One that cannot be read is not there: it must not stop the others.)
             Some(Key::Node(node)) => match Address::read(pair.value()) {
                 Some(address) => {
-                    self.nodes.insert(node, address);
+                    self.nodes.insert(node, address.clone());
                     self.news.push_back(News::Address(node, Some(address)));
                 }
                 None => tracing::debug!("the address of {node} in etcd is not as expected"),
@@ -674,13 +634,30 @@ impl Inner {
             return Ok(());
         }
         let invalid = |error: NoConfiguration| etcd_client::Error::InvalidArgs(error.to_string());
-        let first =
-            first_configuration(&self.nodes, self.size, self.is_restored).map_err(invalid)?;
+        let first = match self.is_restored {
+            true => self.next_configuration(),
+            false => first_configuration(&self.nodes, self.size).map_err(invalid)?,
+        };
         let Some(first) = first.filter(|first| first.primary == self.me) else { return Ok(()) };
         if self.replace(0, Entry { configuration: first, revision: 0, is_free: false }).await? {
             self.tell();
         }
         Ok(())
+    }
+
+    /// With which configuration the group begins again, if enough of its nodes are there; if they
+    /// are not, says which have to come.
+    fn next_configuration(&mut self) -> Option<Configuration> {
+        match next_configuration(&self.nodes, self.enough) {
+            Ok(next) => Some(next),
+            Err(words) => {
+                if self.waits.as_ref() != Some(&words) {
+                    self.waits = Some(words.clone());
+                    self.news.push_back(News::Waits(words));
+                }
+                None
+            }
+        }
     }
 
     /// Puts the entry in its own place, and so gives it another revision.

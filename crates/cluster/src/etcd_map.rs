@@ -9,7 +9,8 @@ use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 use tokio::runtime::Runtime;
 
 use crate::documents::{SIZE, SLOTS, note};
-use crate::etcd::{EtcdGroup, client_of, runtime, words_of};
+use crate::etcd::{EtcdGroup, client_of, runtime};
+use crate::etcd_words::words_of;
 use crate::map::{Atlas, MapService, SlotMap};
 
 /// A cluster's map in etcd. It connects when it is first asked, and anew after a failure.

@@ -191,7 +191,7 @@ pub struct Status {
     pub is_stalled: bool,
     /// Why a node was last not let in, or not reached.
     pub last_refusal: Option<String>,
-    /// Since when the configuration service has not answered, and why.
+    /// Why the configuration service does not answer, or why the group does not begin there.
     pub service: Option<String>,
 }
 
@@ -256,6 +256,8 @@ pub(crate) struct GroupState {
     /// Whom threads that wait were told of last: what is committed, and in which epoch.
     pub(crate) told: (Position, u32),
     pub(crate) service: Option<String>,
+    /// Why the group did not begin yet, as far as the service has said.
+    pub(crate) waits: Option<String>,
     broken: u64,
     pub(crate) refusals: Refusals,
     failure: Option<String>,
@@ -334,6 +336,7 @@ impl Group {
             posted_to: 0,
             told: (Position::NONE, 0),
             service: None,
+            waits: None,
             broken: 0,
             refusals: Refusals::default(),
             failure: None,
@@ -579,7 +582,11 @@ impl Group {
             disk: state.refusal().map(str::to_owned),
             is_stalled: state.check().is_ok() && state.is_stalled(),
             last_refusal: state.refusals.last().map(str::to_owned),
-            service: state.service.clone(),
+            // (What it waited for has come once there is a configuration.)
+            service: state.service.clone().or_else(|| match replica.configuration() {
+                None => state.waits.clone(),
+                Some(_) => None,
+            }),
         }
     }
 }
@@ -622,7 +629,7 @@ impl GroupState {
     }
 
     fn address_of(&self, node: NodeId) -> Option<Address> {
-        self.addresses.get(&node).copied()
+        self.addresses.get(&node).cloned()
     }
 
     /// Whether changes can be made.

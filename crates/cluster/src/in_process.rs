@@ -61,11 +61,11 @@ impl InProcess {
     #[must_use]
     pub fn coordinator(&self, me: NodeId, address: Address) -> Box<dyn Coordinator> {
         let mut inner = self.lock();
-        inner.addresses.insert(me, address);
-        let known = inner.addresses.iter().map(|(node, at)| News::Address(*node, Some(*at)));
+        inner.addresses.insert(me, address.clone());
+        let known = inner.addresses.iter().map(|(node, at)| News::Address(*node, Some(at.clone())));
         let known = known.collect();
         for news in inner.news.values_mut() {
-            news.push_back(News::Address(me, Some(address)));
+            news.push_back(News::Address(me, Some(address.clone())));
         }
         inner.news.insert(me, known);
         let way = inner.ways.entry(me).or_default();

@@ -16,7 +16,7 @@ use remora_store::log::{
     Recovery, Repeats, ReplayError, Source, read_directory, segment_first,
 };
 use remora_store::memory::Memory;
-use remora_store::replica::{NodeId, Replica, Snapshot};
+use remora_store::replica::{NodeId, Replica, Snapshot, members_of};
 use remora_store::snapshot::{
     Begun, SaveError, SnapshotFile, Snapshots, Walked, adopt, load_node, newest,
 };
@@ -34,6 +34,21 @@ struct Head {
     node: NodeId,
     salt: u64,
     snapshot: Snapshot,
+}
+
+impl Head {
+    /// Reads it; `None` if it is none. It ends with the members, which those of earlier releases
+    /// lack: no members are a zero.
+    fn read(mut bytes: Vec<u8>) -> Option<Head> {
+        let whole = |bytes: &[u8]| match postcard::take_from_bytes(bytes) {
+            Ok((head, [])) => Some(head),
+            _ => None,
+        };
+        whole(&bytes).or_else(|| {
+            bytes.push(0);
+            whole(&bytes)
+        })
+    }
 }
 
 /// A node's directory, which is this process's until the value is dropped.
@@ -65,13 +80,8 @@ impl Kept {
                 Err(KeepError::Alone(place))
             };
         };
-        let bytes = load_node(&*disk, newest)?;
-        match postcard::take_from_bytes(&bytes) {
-            Ok((head, [])) => {
-                Ok(Kept { disk, fsync, head: Some(head), progress: Progress::default() })
-            }
-            _ => Err(KeepError::Alone(place)),
-        }
+        let head = Head::read(load_node(&*disk, newest)?).ok_or(KeepError::Alone(place))?;
+        Ok(Kept { disk, fsync, head: Some(head), progress: Progress::default() })
     }
 
     /// Tells how far reading back is.
@@ -112,6 +122,7 @@ impl Kept {
             None => Replica::new(group.options.me, group.replica(true)),
         };
         let mut player = Player::new(store, 1);
+        let mut members = replica.snapshot().members;
         let mut reading = self.progress.begin(&*self.disk)?;
         let (committer, recovery) =
             read_directory(&self.disk, &log, Parts::All, &mut |source, position, fields| {
@@ -120,6 +131,9 @@ impl Kept {
                     Source::Snapshot if fields.operation == Operation::Node => Ok(()),
                     Source::Snapshot => player.play(position, fields),
                     Source::Log => {
+                        if fields.operation == Operation::Epoch {
+                            members = members_of(fields.value);
+                        }
                         let carry_out = &mut |at, fields: &Fields<'_>| player.play(at, fields);
                         replica.read_back(&group.region, position, fields, carry_out)
                     }
@@ -145,7 +159,7 @@ impl Kept {
             .map_err(|source| KeepError::Write { place: self.disk.place(), source })?;
         group.begin_to_keep(replica, &log, &self.disk);
         let saver = Saver { store: Arc::downgrade(store), snapshots };
-        Ok(Keeping { saver: Arc::new(saver), writer, recovery })
+        Ok(Keeping { saver: Arc::new(saver), writer, recovery, members })
     }
 
     /// Makes sure that the directory is this node's, and writes who it is into an empty one.
@@ -322,6 +336,7 @@ pub struct Keeping {
     pub(crate) saver: Arc<dyn Saves>,
     pub(crate) writer: CommitThread,
     pub(crate) recovery: Recovery,
+    members: Vec<NodeId>,
 }
 
 impl Keeping {
@@ -330,6 +345,12 @@ impl Keeping {
     pub fn last(&self) -> Option<u64> {
         let last = self.recovery.log.last;
         (last > Position::NONE).then(|| last.number())
+    }
+
+    /// Who had a vote in the epoch of that change, where the log says so.
+    #[must_use]
+    pub fn members(&self) -> &[NodeId] {
+        &self.members
     }
 }
 
@@ -354,7 +375,9 @@ mod tests {
         std::fs::create_dir_all(&path).unwrap();
         let (committed, covered) = (Position::new(4, 7), Position::new(5, 9));
         let ends = vec![Mark { position: covered, offset: 512 }];
-        let snapshot = Snapshot { epoch: 5, ends, committed, requests: Default::default() };
+        let members = vec![NodeId(1), NodeId(4)];
+        let requests = Default::default();
+        let snapshot = Snapshot { epoch: 5, ends, committed, requests, members: members.clone() };
         let sender = group();
         let disk = Arc::new(Directory::open(&path).unwrap());
         write_copy(&sender, &disk, &snapshot, &[]).unwrap().name().unwrap();
@@ -368,7 +391,23 @@ mod tests {
         assert_eq!(state.replica.applied().position, covered);
         assert_eq!(state.replica.committed(), committed);
         assert!(!state.replica.is_of_one_time(), "nobody reads it before that is decided");
+        assert_eq!(kept.members(), members);
         drop((state, kept));
         std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn the_head_of_an_earlier_release_names_no_members() {
+        let (node, salt) = (NodeId(300), 1 << 40);
+        let snapshot = Replica::new(node, group().replica(true)).snapshot();
+        let mut bytes = bytes_of(&Head { node, salt, snapshot: snapshot.clone() });
+        assert_eq!(bytes.pop(), Some(0), "no members");
+        let head = Head::read(bytes.clone()).unwrap();
+        assert_eq!((head.node, head.salt, &head.snapshot), (node, salt, &snapshot));
+        assert!(Head::read(bytes[..bytes.len() - 1].to_vec()).is_none());
+        let snapshot = Snapshot { members: vec![NodeId(1), node], ..snapshot };
+        bytes = bytes_of(&Head { node, salt, snapshot: snapshot.clone() });
+        assert_eq!(Head::read(bytes.clone()).unwrap().snapshot, snapshot);
+        assert!(Head::read([&bytes[..], &[7]].concat()).is_none());
     }
 }

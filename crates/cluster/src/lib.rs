@@ -21,9 +21,10 @@
 //! - `coordinator`: the way to the configuration service; `address`: what it says of nodes;
 //!   `history`: how a group came to its latest configuration. (Leases are
 //!   `remora_store::replica::Lease`, as long as [`GroupOptions::lease`] says.)
-//! - `etcd`: the service in etcd (feature `etcd`), and `etcd_map`: the map there; `documents`: what
-//!   is written there; `founding`: a group's first configuration; `epochs`: is the service behind
-//!   the nodes? `in_process`: the service in this process.
+//! - `etcd`: the service in etcd (feature `etcd`), and `etcd_map`: the map there; `etcd_words`: why
+//!   it does not answer; `documents`: what is written there; `founding`: a group's first
+//!   configuration; `epochs`: is the service behind the nodes? `in_process`: the service in this
+//!   process.
 //! - `hostile`: what strangers may send and write, for fuzzing.
 //! - `node`: starts and ends all of it; reads and changes that the group answers for.
 //!
@@ -42,6 +43,8 @@ mod epochs;
 pub mod etcd;
 #[cfg(feature = "etcd")]
 mod etcd_map;
+#[cfg(feature = "etcd")]
+mod etcd_words;
 mod feed;
 #[cfg(feature = "etcd")]
 mod founding;

@@ -18,7 +18,8 @@ use crate::history::EpochChange;
 pub struct Owner {
     /// The group that has its keys.
     pub group: String,
-    /// The group that it is to go to.
+    /// The group that it is to go to. The same one: no group has the slot any more, and that one
+    /// is to have it, with what it has of its keys.
     pub to: Option<String>,
 }
 
@@ -62,7 +63,7 @@ impl GroupView {
     #[must_use]
     pub fn primary(&self) -> Option<(NodeId, Option<Address>)> {
         let primary = self.configuration.as_ref()?.primary;
-        Some((primary, self.nodes.get(&primary).copied()))
+        Some((primary, self.nodes.get(&primary).cloned()))
     }
 }
 
@@ -174,6 +175,26 @@ pub enum MoveError {
     /// There is no such group.
     #[error("the cluster has no group {0}: start its nodes with --group {0}")]
     NoGroup(String),
+    /// No group has a slot.
+    #[error(
+        "no group has slots {range}, by the cluster’s map: the nodes of the one that has them \
+         write that there once they serve. If it is lost for good, say so with --lost: the slots \
+         begin with what group {to} has of their keys"
+    )]
+    Nobodys {
+        /// Which.
+        range: Range,
+        /// To where they were to go.
+        to: String,
+    },
+    /// A group has a slot that is said to be lost.
+    #[error("slots {range} are with group {group}, by the cluster’s map: move them without --lost")]
+    Had {
+        /// Which.
+        range: Range,
+        /// Which group.
+        group: String,
+    },
     /// A slot is under way already.
     #[error("slots {range} are on their way from group {from} to {to}: wait until they are there")]
     Moving {
@@ -192,10 +213,9 @@ impl Atlas {
     /// # Errors
     /// See [`MoveError`].
     pub fn with_move(&self, ranges: &[Range], to: &str) -> Result<SlotMap, MoveError> {
-        let map = self.slots.as_ref().ok_or(MoveError::NoMap)?;
-        let begun = self.groups.get(to).is_some_and(|view| view.configuration.is_some());
-        if !begun {
-            return Err(MoveError::NoGroup(to.to_owned()));
+        let map = self.map_for(to)?;
+        if let Some(range) = map.lacking(ranges).first() {
+            return Err(MoveError::Nobodys { range: *range, to: to.to_owned() });
         }
         let mut next = map.clone();
         for (run, owner) in map.iter() {
@@ -215,6 +235,32 @@ impl Atlas {
             }
         }
         Ok(next)
+    }
+
+    /// The map in which a group is to have these slots, which no other one has any more.
+    ///
+    /// # Errors
+    /// See [`MoveError`].
+    pub fn with_lost(&self, ranges: &[Range], to: &str) -> Result<SlotMap, MoveError> {
+        let map = self.map_for(to)?;
+        let owner = Owner { group: to.to_owned(), to: Some(to.to_owned()) };
+        let mut others = map.iter().filter(|(_, had)| **had != Owner::new(to) && **had != owner);
+        let had = others.find_map(|(run, had)| {
+            Some((ranges.iter().find_map(|range| common(*range, run))?, &had.group))
+        });
+        if let Some((range, group)) = had {
+            return Err(MoveError::Had { range, group: group.clone() });
+        }
+        let mut next = map.clone();
+        ranges.iter().for_each(|range| next.set(*range, Some(&owner)));
+        Ok(next)
+    }
+
+    /// The map, into which slots of a group are to be written.
+    fn map_for(&self, to: &str) -> Result<&SlotMap, MoveError> {
+        let map = self.slots.as_ref().ok_or(MoveError::NoMap)?;
+        let begun = self.groups.get(to).is_some_and(|view| view.configuration.is_some());
+        if begun { Ok(map) } else { Err(MoveError::NoGroup(to.to_owned())) }
     }
 }
 
@@ -255,6 +301,7 @@ mod tests {
         let moving = atlas.with_move(&[range("25-40")], "a").unwrap_err();
         assert!(moving.to_string().starts_with("slots 25-29 are on their way from group a to b"));
         assert_eq!(Atlas::default().with_move(&[Range::ALL], "a"), Err(MoveError::NoMap));
+        assert_eq!(Atlas::default().with_lost(&[Range::ALL], "a"), Err(MoveError::NoMap));
         // Clients hear of the slots' present group.
         let shown = atlas.shown("b", NodeId(2));
         assert_eq!(shown.groups[0].slots, [Range::ALL]);
@@ -266,5 +313,28 @@ mod tests {
         assert_eq!(told.owner(30), Some(map::Owner { group: 0, to: None }));
         assert_eq!(told.groups[1].primary, Some(([127, 0, 0, 1], 7).into()));
         assert_eq!(ClusterMap::parse(&told.to_text()), Some(told));
+    }
+
+    #[test]
+    fn slots_that_no_group_has_are_given_to_one_if_somebody_says_so() {
+        let mut atlas = atlas();
+        let range = |text: &str| text.parse::<Range>().unwrap();
+        let lost = [range("10-19"), range("30-39")];
+        let refused = atlas.with_lost(&lost, "b");
+        assert_eq!(refused, Err(MoveError::Had { range: lost[0], group: "a".to_owned() }));
+        let map = atlas.slots.as_mut().unwrap();
+        lost.iter().for_each(|range| map.set(*range, None));
+        let refused = atlas.with_move(&[range("5-15")], "b");
+        assert_eq!(refused, Err(MoveError::Nobodys { range: range("10-15"), to: "b".to_owned() }));
+        assert_eq!(atlas.with_lost(&lost, "c"), Err(MoveError::NoGroup("c".to_owned())));
+        atlas.slots = Some(atlas.with_lost(&lost, "b").unwrap());
+        assert_eq!(atlas.to_give("b", "b"), lost);
+        assert_eq!(atlas.with_lost(&lost, "b").ok(), atlas.slots, "it was said twice");
+        // By the map it has them, and not by its log.
+        atlas.slots.as_mut().unwrap().set(lost[0], Some(&Owner::new("b")));
+        assert_eq!(
+            atlas.with_lost(&lost[..1], "b").map(|map| map.get(15).cloned()),
+            Ok(Some(Owner { group: "b".to_owned(), to: Some("b".to_owned()) }))
+        );
     }
 }

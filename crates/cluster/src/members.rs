@@ -134,7 +134,7 @@ mod tests {
         let step = |members: &[u64], there: &[u64]| {
             let members = members.iter().copied().map(node).collect();
             let latest = Configuration::first(node(1), members).unwrap();
-            let there = there.iter().map(|number| (node(*number), address)).collect();
+            let there = there.iter().map(|number| (node(*number), address.clone())).collect();
             next_step(&latest, &there, &BTreeMap::new(), 3, 100)
         };
         assert_eq!(step(&[1, 2, 3], &[1, 2, 3, 4]), None);
@@ -165,7 +165,7 @@ mod tests {
     fn a_node_that_does_not_come_keeps_no_other_one_out() {
         let address = Address::new(([127, 0, 0, 1], 7490).into());
         let latest = Configuration::first(NodeId(1), vec![NodeId(1), NodeId(2)]).unwrap();
-        let there = [1, 2, 3, 4].map(|node| (NodeId(node), address)).into();
+        let there = [1, 2, 3, 4].map(|node| (NodeId(node), address.clone())).into();
         let step = |asked: &[(u64, bool)]| {
             let asked = asked.iter().map(|(node, is_there)| (NodeId(*node), *is_there)).collect();
             next_step(&latest, &there, &asked, 3, 100)

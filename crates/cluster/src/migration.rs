@@ -124,6 +124,10 @@ impl<H: Hands> Migration<H> {
             self.settle().await?;
             return self.hands.replace(atlas.revision, &whole).await.map(drop);
         }
+        let lost = atlas.to_give(self.hands.name(), self.hands.name());
+        if !lost.is_empty() {
+            return self.adopt(&lost).await;
+        }
         let mut outcome = Ok(());
         for to in self.targets(&atlas) {
             outcome = outcome.and(self.go_on(&atlas, &to).await);
@@ -133,7 +137,22 @@ impl<H: Hands> Migration<H> {
             }
         }
         outcome?;
-        disputed(atlas.slots.as_ref(), &held, self.hands.name()).map_or(Ok(()), Err)
+        let (map, name) = (atlas.slots.as_ref(), self.hands.name());
+        let trouble = disputed(map, &held, name).or_else(|| unserved(map, &held, name));
+        trouble.map_or(Ok(()), Err)
+    }
+
+    /// Somebody has said that no group has these slots any more: this one has them from now on,
+    /// with what it has of their keys.
+    async fn adopt(&mut self, lost: &[Range]) -> Result<(), String> {
+        let held = self.hands.shard().holdings.unwrap_or_default();
+        let has_part = held.ranges(|part| matches!(part, Part::Giving { .. } | Part::Given { .. }));
+        let mut rest = Runs::default();
+        lost.iter().for_each(|range| rest.set(*range, Some(&())));
+        has_part.iter().for_each(|range| rest.set(*range, None));
+        self.become_for(&rest.ranges(|()| true), Some(&Part::Owned)).await?;
+        let name = self.hands.name().to_owned();
+        self.tell(lost, &name).await
     }
 
     /// Looks at the map. What it says of other groups' slots, each node takes note of: it may be
@@ -352,10 +371,8 @@ fn completed(map: Option<&SlotMap>, held: &Holdings, name: &str) -> Option<SlotM
             Part::Giving { to } | Part::Given { to } => Some(to.clone()),
             Part::Taking { .. } => continue,
         };
-        let mut missing = Runs::default();
-        missing.set(range, Some(&()));
-        map.iter().flat_map(|map| map.iter()).for_each(|(known, _)| missing.set(known, None));
-        for (range, ()) in missing.iter() {
+        let missing = map.map_or_else(|| vec![range], |map| map.lacking(&[range]));
+        for range in missing {
             let to = to.clone();
             whole.set(range, Some(&Owner { group: name.to_owned(), to }));
         }
@@ -395,6 +412,25 @@ fn disputed(map: Option<&SlotMap>, held: &Holdings, name: &str) -> Option<String
     })
 }
 
+/// What to do, in words, about slots that nobody serves: the map gives them to the group of this
+/// name, whose log does not, or they come to it, and no group says that it gives them. So it is
+/// where a group has lost its nodes, or a part of its log, and etcd its data.
+fn unserved(map: Option<&SlotMap>, held: &Holdings, name: &str) -> Option<String> {
+    let mut had = Runs::default();
+    for range in held.ranges(|part| !matches!(part, Part::Taking { .. })) {
+        had.set(range, Some(&()));
+    }
+    let own = map?.ranges(|owner| owner.group == name);
+    let coming = held.ranges(|part| matches!(part, Part::Taking { .. }));
+    let nobodys = map?.lacking(&coming);
+    let range = had.lacking(&own).into_iter().chain(nobodys).next()?;
+    Some(format!(
+        "slots {range} are with no group, as far as those that are there say: start the nodes of \
+         the group that had them. If it is lost for good, or there, have this one go on with what \
+         it has of their keys: remora store cluster move CLUSTER {range} {name} --lost"
+    ))
+}
+
 /// What a group is for its slots after another one has asked for this; the map says that slots are
 /// to come that are `planned`.
 ///
@@ -430,6 +466,11 @@ pub fn transferred(
 fn after(asked: &Transfer<'_>, part: Option<&Part>) -> Result<Part, String> {
     let (from, ticket) = (asked.from, asked.ticket);
     match (asked.step, part) {
+        // (The map has forgotten that it was to come from the other group, which has it still or
+        // has given it to this one: nothing of it is here.)
+        (TransferStep::Take, Some(Part::Taking { from: other, .. })) if other != from => {
+            Ok(Part::Taking { from: from.to_owned(), ticket })
+        }
         (_, Some(Part::Taking { from: other, .. })) if other != from => {
             Err(format!("comes from group {other}"))
         }
@@ -531,10 +572,12 @@ mod tests {
         assert_eq!(after(&own, Some(&Part::Owned)), Ok(Part::Owned), "it was said twice");
         for step in [&take, &own] {
             assert!(after(step, Some(&taking("a", 6))).unwrap_err().contains("later session"));
-            assert!(after(step, Some(&taking("c", 1))).unwrap_err().contains("from group c"));
             let gone = Part::Given { to: "d".to_owned() };
             assert!(after(step, Some(&gone)).unwrap_err().contains("to group d"));
         }
+        // Where the map says so, it comes from another group than it was to come from.
+        assert_eq!(after(&take, Some(&taking("c", 9))), Ok(taking("a", 5)));
+        assert!(after(&own, Some(&taking("c", 1))).unwrap_err().contains("from group c"));
         assert!(after(&take, Some(&Part::Owned)).is_err() && after(&own, None).is_err());
     }
 

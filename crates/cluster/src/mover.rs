@@ -183,8 +183,9 @@ impl<M: Memory + 'static> Hands for Node<M> {
     }
 
     async fn look(&self) -> Result<Arc<Atlas>, String> {
+        let epoch = self.serves_in();
         let atlas = Arc::new(self.service.borrow_mut().look()?);
-        self.slots.set_atlas(atlas.clone());
+        self.slots.set_atlas(atlas.clone(), epoch);
         Ok(atlas)
     }
 

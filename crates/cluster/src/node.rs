@@ -103,7 +103,7 @@ impl<M: Memory + 'static> Node<M> {
 
     /// Keeps the log short while the node lives.
     fn keep(&mut self, keeping: Keeping) -> std::io::Result<()> {
-        let Keeping { saver, writer, recovery } = keeping;
+        let Keeping { saver, writer, recovery, .. } = keeping;
         (self.recovery, self.writer) = (Some(recovery), Some(writer));
         let (group, saves) = (self.group.clone(), saver.clone());
         // (It is set once, as the node starts.)

@@ -37,7 +37,8 @@ pub struct Slots<M: Memory> {
     pub(crate) store: Arc<Store<M, GroupLog>>,
     /// The group's name.
     pub(crate) name: String,
-    atlas: Mutex<Arc<Atlas>>,
+    /// The cluster, and in which epoch this node served when it looked, if it did.
+    atlas: Mutex<(Arc<Atlas>, Option<u32>)>,
     pub(crate) is_stopping: AtomicBool,
     /// Keys that were handed over to other groups.
     pub(crate) moved: AtomicU64,
@@ -86,11 +87,25 @@ impl<M: Memory + 'static> Slots<M> {
     /// The cluster, as this node has last heard of it.
     #[must_use]
     pub fn atlas(&self) -> Arc<Atlas> {
-        self.atlas.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.atlas.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    pub(crate) fn set_atlas(&self, atlas: Arc<Atlas>) {
-        *self.atlas.lock().unwrap_or_else(PoisonError::into_inner) = atlas;
+    /// The cluster as it was seen at a moment since which this node has served, in this epoch if in
+    /// any.
+    pub(crate) fn set_atlas(&self, atlas: Arc<Atlas>, epoch: Option<u32>) {
+        *self.atlas.lock().unwrap_or_else(PoisonError::into_inner) = (atlas, epoch);
+    }
+
+    /// The cluster, as this primary has seen it since it began to serve: no move has begun of which
+    /// the log tells, and not the map.
+    fn atlas_of_epoch(&self) -> Result<Arc<Atlas>, String> {
+        self.group.check().map_err(|reason| reason.to_string())?;
+        let epoch = self.group.serves_in();
+        let (atlas, seen_in) = self.atlas.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match epoch.is_some() && seen_in == epoch {
+            true => Ok(atlas),
+            false => Err("this primary has not seen the cluster’s map yet: try again".to_owned()),
+        }
     }
 
     /// The group's slots as they are.
@@ -218,8 +233,7 @@ impl<M: Memory + 'static> Slots<M> {
     /// What another group's primary asks for: see
     /// [`Keeper::transfer`](remora_store::front::keyspace::Keeper::transfer).
     pub(crate) fn transfer(&self, asked: &Transfer<'_>) -> Result<u64, String> {
-        self.group.check().map_err(|reason| reason.to_string())?;
-        let atlas = self.atlas();
+        let atlas = self.atlas_of_epoch()?;
         let planned = atlas.to_give(asked.from, &self.name);
         let mut shard = self.write();
         let held = shard.holdings.as_ref().ok_or("the group has no slots yet: try again")?;

@@ -121,6 +121,8 @@ impl Node {
                 Ok(Some(News::Address(node, None))) => {
                     self.there.remove(&node);
                 }
+                // (Nodes of a group that begins again.)
+                Ok(Some(News::Waits(_))) => {}
                 Ok(None) => return,
                 Err(_) => {
                     self.is_out = true;

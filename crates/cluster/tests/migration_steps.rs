@@ -1,5 +1,5 @@
-//! What a migration comes to where another group is away, or has begun anew. Its hands do all at
-//! once.
+//! What a migration comes to where another group is away, or has begun anew, and where no group has
+//! a slot any more. Its hands do all at once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use remora_cluster::migration::{Hands, Item, Migration, transferred};
-use remora_cluster::{Atlas, Owner, SlotMap};
+use remora_cluster::{Atlas, Configuration, GroupView, NodeId, Owner, SlotMap};
 use remora_store::front::keyspace::{Transfer, TransferStep};
 use remora_store::front::slots::{Holdings, Part, Range, Runs, Shard};
 use remora_store::scan::Cursor;
 
-/// The hands of group `a`, which has no keys, and serves in epoch 1; and what they reach.
+/// The hands of a group that has no keys, and serves in epoch 1; and what they reach.
 #[derive(Default)]
 struct Trial {
+    name: &'static str,
     shard: RefCell<Shard>,
     atlas: RefCell<Atlas>,
     /// The slots of the other groups.
@@ -32,7 +33,7 @@ struct Session {
 impl Trial {
     /// Group `a` has all slots, and is to give these.
     fn new(away: &'static str, moves: &[(&str, &str)]) -> Migration<Trial> {
-        let trial = Trial { away, ..Trial::default() };
+        let trial = Trial { name: "a", away, ..Trial::default() };
         let others = ["b", "c"].map(|name| (name.to_owned(), Holdings::default()));
         *trial.others.borrow_mut() = others.into();
         let mut migration = Migration::new(trial);
@@ -45,6 +46,23 @@ impl Trial {
         migration
     }
 
+    /// A group of this name that has begun, and has no slots.
+    fn of(name: &'static str) -> Migration<Trial> {
+        let trial = Trial { name, ..Trial::default() };
+        trial.shard.borrow_mut().holdings = Some(Holdings::default());
+        Migration::new(trial)
+    }
+
+    /// Somebody says that no group has these slots, and that this one is to have them.
+    fn say_lost(&self, range: Range) {
+        let mut atlas = self.atlas.borrow_mut();
+        let configuration = Configuration::first(NodeId(1), vec![NodeId(1)]).ok();
+        let view = GroupView { configuration, ..GroupView::default() };
+        atlas.groups.insert(self.name.to_owned(), view);
+        let next = atlas.with_lost(&[range], self.name).unwrap();
+        atlas.slots = Some(next);
+    }
+
     fn transfer(&self, step: TransferStep, with: &Session, to: &[Range]) -> Result<(), String> {
         let asked = Transfer { step, from: "a", ticket: with.ticket, ranges: to.to_vec() };
         let planned = self.atlas.borrow().to_give("a", &with.to);
@@ -52,6 +70,11 @@ impl Trial {
         let held = others.get_mut(&with.to).unwrap();
         *held = transferred(held, &asked, &planned)?;
         Ok(())
+    }
+
+    /// Who has a slot, by the map.
+    fn owner(&self, slot: u16) -> Option<Owner> {
+        self.atlas.borrow().slots.as_ref()?.get(slot).cloned()
     }
 
     fn has(&self, group: &str, slots: &str) -> bool {
@@ -74,7 +97,7 @@ impl Hands for Trial {
     type Session = Session;
 
     fn name(&self) -> &str {
-        "a"
+        self.name
     }
 
     fn serves_in(&self) -> Option<u32> {
@@ -103,7 +126,7 @@ impl Hands for Trial {
 
     fn begin(&self, map: &SlotMap) -> Result<(), String> {
         let mut holdings = Holdings::default();
-        for range in map.ranges(|owner| owner.group == "a") {
+        for range in map.ranges(|owner| owner.group == self.name) {
             holdings.set(range, Some(&Part::Owned));
         }
         self.shard.borrow_mut().holdings = Some(holdings);
@@ -180,4 +203,45 @@ fn a_group_that_begins_anew_gets_what_was_handed_to_the_one_before() {
     assert_eq!(turn(&mut migration), Ok(()));
     assert!(migration.hands.has("b", "0-99"));
     assert_eq!(migration.hands.shard().part(0), None);
+}
+
+/// It was given away, and handed over, when the service lost its data; and a new group, begun by
+/// mistake, took all slots. When that one has gone, nobody says that it has the slot, and its keys
+/// are where it went.
+#[test]
+fn slots_that_no_group_has_any_more_go_on_with_the_group_that_has_their_keys() {
+    let mut migration = Trial::of("b");
+    let hands = &migration.hands;
+    let range: Range = "0-99".parse().unwrap();
+    let taking = Part::Taking { from: "a".to_owned(), ticket: 1 };
+    hands.become_for(1, &[range], Some(&taking)).unwrap();
+    let mut map = SlotMap::default();
+    map.set("100-16383".parse().unwrap(), Some(&Owner::new("a")));
+    hands.atlas.borrow_mut().slots = Some(map);
+    let words = turn(&mut migration).unwrap_err();
+    assert!(words.contains("slots 0-99 are with no group"), "{words}");
+    assert!(words.contains("0-99 b --lost"), "{words}");
+    assert_eq!(migration.hands.shard().part(0), Some(&taking), "nobody has said so");
+    migration.hands.say_lost(range);
+    assert_eq!(turn(&mut migration), Ok(()));
+    assert_eq!(migration.hands.shard().part(0), Some(&Part::Owned));
+    assert_eq!(migration.hands.owner(99), Some(Owner::new("b")));
+}
+
+/// All nodes of a group are lost that had them in their memory, and etcd has lost the map.
+#[test]
+fn slots_whose_group_has_begun_anew_go_on_without_their_keys() {
+    let mut migration = Trial::of("b");
+    let range: Range = "0-99".parse().unwrap();
+    let mut map = SlotMap::default();
+    map.set("100-16383".parse().unwrap(), Some(&Owner::new("a")));
+    map.set(range, Some(&Owner::new("b")));
+    migration.hands.atlas.borrow_mut().slots = Some(map);
+    let words = turn(&mut migration).unwrap_err();
+    assert!(words.contains("slots 0-99 are with no group"), "by its log it has none: {words}");
+    migration.hands.say_lost(range);
+    assert_eq!(turn(&mut migration), Ok(()));
+    assert_eq!(migration.hands.shard().part(99), Some(&Part::Owned));
+    assert_eq!(migration.hands.owner(0), Some(Owner::new("b")));
+    assert_eq!(turn(&mut migration), Ok(()));
 }

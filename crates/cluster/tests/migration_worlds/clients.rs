@@ -128,7 +128,7 @@ impl State {
                 let map = self.seen[client.at].slots.as_ref();
                 let owner = map.and_then(|map| map.get(slot)).map(|owner| owner.group.as_str());
                 let owner = NAMES.iter().position(|name| Some(*name) == owner);
-                client.at = owner.unwrap_or_else(|| self.dice.below(2) as usize);
+                client.at = owner.unwrap_or_else(|| self.dice.below(NAMES.len() as u64) as usize);
             }
             Verdict::InTransit => self.counts.frozen += 1,
             Verdict::Split | Verdict::Crosses => unreachable!("it is about one key"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use remora_store::front::slots::{Holdings, Shard};
+use remora_store::front::slots::{Holdings, Runs, Shard};
 
 /// A change in a group's log.
 #[derive(Clone, Debug)]
@@ -59,8 +59,13 @@ impl Group {
     pub(crate) fn new(name: &'static str) -> Group {
         let mut group =
             Group { name, epoch: 0, log: Vec::new(), committed: 0, nodes: BTreeMap::new() };
-        group.replace(0);
+        group.replace(0, Shard::unseen().foreign);
         group
+    }
+
+    /// Whether its log says which slots it has, for good.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.log[..self.committed].iter().any(|change| matches!(change, Change::Holdings(_)))
     }
 
     pub(crate) fn primary(&self) -> &Node {
@@ -72,8 +77,9 @@ impl Group {
         self.log.len()
     }
 
-    /// Another node becomes the primary, with so many of the changes that were not committed.
-    pub(crate) fn replace(&mut self, uncommitted: usize) {
+    /// Another node becomes the primary, with so many of the changes that were not committed. It
+    /// has seen that these slots are other groups'.
+    pub(crate) fn replace(&mut self, uncommitted: usize, foreign: Runs<()>) {
         self.log.truncate((self.committed + uncommitted).min(self.log.len()));
         self.committed = self.log.len();
         if let Some(before) = self.nodes.get_mut(&self.epoch) {
@@ -82,10 +88,7 @@ impl Group {
         let mut table = Table::default();
         self.log.iter().for_each(|change| table.apply(change));
         self.epoch += 1;
-        let mut shard = table.shard.clone();
-        // All nodes look at the map; this stands for what the new primary has seen.
-        let seen = self.nodes.values().next_back().map(|before| before.shard.clone());
-        shard.foreign = seen.unwrap_or_else(Shard::unseen).foreign;
+        let shard = Shard { foreign, ..table.shard.clone() };
         let applied = self.log.len();
         let node = Node { applied, table, shard, kept: usize::MAX, is_replaced: false };
         self.nodes.insert(self.epoch, node);

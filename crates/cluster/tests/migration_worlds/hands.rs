@@ -211,7 +211,9 @@ impl Hands for Primary {
             return Err("no answer of the service".to_owned());
         }
         let atlas = state.atlas();
-        state.seen[self.group] = atlas.clone();
+        if state.groups[self.group].epoch == self.epoch {
+            state.seen[self.group] = atlas.clone();
+        }
         Ok(Arc::new(atlas))
     }
 

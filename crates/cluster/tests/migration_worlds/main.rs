@@ -1,8 +1,9 @@
-//! Moves of slots by seed: two groups give each other slots, by the migration as it is, while
+//! Moves of slots by seed: three groups give each other slots, by the migration as it is, while
 //! clients read, write and delete. Primaries change at any moment: the next one has what is
 //! committed, and any part of the rest; the one before goes on for a while with what it knows.
 //! Answers are late or lost, requests of sessions that have ended arrive later, and the map is
-//! written by several at once.
+//! written by several at once. The service loses its data, the map among it: all groups end then,
+//! and begin again one after the other, with what they have in their logs.
 //!
 //! What the replicas of a group promise is taken for granted here: one log, of which nothing that
 //! is committed is lost. Their own worlds are in `crates/sim/src/groups`.
@@ -81,6 +82,7 @@ fn worlds_have_what_can_go_wrong() {
         ("requests that were late", sum(|world| world.counts.late)),
         ("clients that were sent on", sum(|world| world.counts.asked)),
         ("changes that were refused as keys were frozen", sum(|world| world.counts.frozen)),
+        ("losses of the map", sum(|world| world.counts.forgotten)),
     ] {
         assert!(count > 20, "{count} {what}");
     }

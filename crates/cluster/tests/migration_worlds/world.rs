@@ -1,4 +1,4 @@
-//! A world: two groups, their migrations, clients, and commands to move slots. In each step, one
+//! A world: three groups, their migrations, clients, and commands to move slots. In each step, one
 //! of them goes on.
 
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 use remora_cluster::{Atlas, GroupView, SlotMap};
 use remora_sim::check::linearizable::Operation;
 use remora_sim::dice::Dice;
-use remora_store::front::slots::{Range, SLOTS, slot_of};
+use remora_store::front::slots::{Range, Runs, SLOTS, Shard, slot_of};
 use remora_store::replica::{Configuration, NodeId};
 
 use super::clients::Client;
@@ -18,7 +18,7 @@ use super::groups::Group;
 use super::hands::{Ask, migrate};
 
 /// The groups.
-pub(crate) const NAMES: [&str; 2] = ["a", "b"];
+pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 /// The keys: their slots are far from each other.
 pub(crate) const KEYS: [&str; 3] = ["foo", "bar", "hello"];
 
@@ -58,6 +58,7 @@ pub(crate) struct Counts {
     pub(crate) late: u64,
     pub(crate) asked: u64,
     pub(crate) frozen: u64,
+    pub(crate) forgotten: u64,
 }
 
 /// What all of a world share.
@@ -69,7 +70,7 @@ pub(crate) struct State {
     slots: Option<SlotMap>,
     revision: i64,
     /// The cluster as each group has seen it last.
-    pub(crate) seen: [Atlas; 2],
+    pub(crate) seen: [Atlas; NAMES.len()],
     pub(crate) late: Vec<Late>,
     pub(crate) history: Vec<Operation>,
     pub(crate) is_calm: bool,
@@ -87,6 +88,8 @@ pub(crate) struct World {
     clients: Vec<Client>,
     /// The migrations of the present primaries, and of those before them: group, epoch.
     tasks: Vec<(usize, u32, Task)>,
+    /// Groups that have ended with the service, and have not begun again.
+    away: Vec<usize>,
 }
 
 impl State {
@@ -121,7 +124,7 @@ impl State {
     fn want(&mut self) {
         let (one, other) = (self.dice.below(SLOTS.into()), self.dice.below(SLOTS.into()));
         let range = Range { first: one.min(other) as u16, last: one.max(other) as u16 };
-        let to = NAMES[self.dice.below(2) as usize];
+        let to = NAMES[self.dice.below(NAMES.len() as u64) as usize];
         let (revision, atlas) = (self.revision, self.atlas());
         if let Ok(next) = atlas.with_move(&[range], to) {
             self.replace(revision, &next);
@@ -147,7 +150,7 @@ impl World {
         let state = Rc::new(RefCell::new(state));
         let tasks = (0..NAMES.len()).map(|group| (group, 1, migrate(&state, group))).collect();
         let clients = (0..plan.clients).map(|_| Client::default()).collect();
-        World { plan, counts: Counts::default(), state, clients, tasks }
+        World { plan, counts: Counts::default(), state, clients, tasks, away: Vec::new() }
     }
 
     /// Somebody does something.
@@ -167,10 +170,36 @@ impl World {
             }
             70..85 => self.commit(),
             85..90 => self.follow(),
+            90..93 if !self.away.is_empty() => self.come_back(),
+            90..93 if self.state.borrow_mut().dice.one_in(30) => self.forget(),
             90..93 => self.replace(),
             93..95 => self.state.borrow_mut().want(),
             _ => self.arrive(),
         }
+    }
+
+    /// The service loses its data, and all groups end; each begins again from its nodes'
+    /// directories, one after the other. (One that has no slots in its log yet would take them.)
+    fn forget(&mut self) {
+        let mut state = self.state.borrow_mut();
+        if !state.groups.iter().all(Group::has_begun) {
+            return;
+        }
+        state.counts.forgotten += 1;
+        (state.slots, state.revision) = (None, 0);
+        state.late.clear();
+        self.away = (0..NAMES.len()).collect();
+        drop(state);
+        self.tasks.clear();
+        (0..NAMES.len()).for_each(|group| self.replace_in(group, Shard::unseen().foreign));
+        self.come_back();
+    }
+
+    /// A group that has ended begins again: one of its nodes looks at the map.
+    fn come_back(&mut self) {
+        let which = self.draw(self.away.len());
+        let group = self.away.swap_remove(which);
+        self.begin(group);
     }
 
     /// A migration goes on. That of a node that was replaced ends at last.
@@ -215,13 +244,23 @@ impl World {
     /// Another node becomes the primary.
     fn replace(&mut self) {
         let group = self.draw(NAMES.len());
-        {
-            let mut state = self.state.borrow_mut();
-            let left = state.groups[group].len() - state.groups[group].committed;
-            let kept = state.dice.below(left as u64 + 1) as usize;
-            state.groups[group].replace(kept);
-            state.counts.replaced += 1;
-        }
+        // All nodes look at the map; this stands for what the new primary has seen.
+        let foreign = self.state.borrow().groups[group].primary().shard.foreign.clone();
+        self.replace_in(group, foreign);
+        self.begin(group);
+    }
+
+    fn replace_in(&self, group: usize, foreign: Runs<()>) {
+        let mut state = self.state.borrow_mut();
+        let left = state.groups[group].len() - state.groups[group].committed;
+        let kept = state.dice.below(left as u64 + 1) as usize;
+        state.groups[group].replace(kept, foreign);
+        state.seen[group] = Atlas::default();
+        state.counts.replaced += 1;
+    }
+
+    /// A group's primary begins to give slots away.
+    fn begin(&mut self, group: usize) {
         let epoch = self.state.borrow().groups[group].epoch;
         self.tasks.push((group, epoch, migrate(&self.state, group)));
     }
@@ -241,6 +280,9 @@ impl World {
     /// Nothing goes wrong any more.
     pub(crate) fn calm(&mut self) {
         self.state.borrow_mut().is_calm = true;
+        while !self.away.is_empty() {
+            self.come_back();
+        }
     }
 
     /// Whether all clients have done what they had to do, and all slots are where they belong.

@@ -133,6 +133,15 @@ impl<T: Clone + PartialEq> Runs<T> {
         self.iter().filter(|(_, what)| holds(what)).map(|(range, _)| range).collect()
     }
 
+    /// What of these ranges has nothing.
+    #[must_use]
+    pub fn lacking(&self, ranges: &[Range]) -> Vec<Range> {
+        let mut rest = Runs::default();
+        ranges.iter().for_each(|range| rest.set(*range, Some(&())));
+        self.iter().for_each(|(range, _)| rest.set(range, None));
+        rest.ranges(|()| true)
+    }
+
     /// Whether all is as said: what comes from outside may not be.
     #[must_use]
     pub fn is_sound(&self) -> bool {

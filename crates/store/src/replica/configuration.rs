@@ -129,14 +129,10 @@ impl Configuration {
     /// Whether this can be a configuration: what comes from outside may not be one.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let are_nodes = |nodes: &[NodeId]| {
-            let is_some = (1..=MEMBERS_MAX).contains(&nodes.len());
-            is_some && nodes.windows(2).all(|pair| pair[0] < pair[1])
-        };
         let voters = self.voters().count();
         let is_step = voters <= self.members.len().min(self.established.len()) + 1;
-        are_nodes(&self.members)
-            && are_nodes(&self.established)
+        are_members(&self.members)
+            && are_members(&self.established)
             && is_step
             && self.members.contains(&self.primary)
             && (1..=Position::MAX_EPOCH).contains(&self.epoch)
@@ -151,9 +147,7 @@ impl Configuration {
     /// Whether nodes that `has` says yes to are a majority of those with a vote in this epoch and
     /// of those in the last established one: they meet every majority that acknowledged anything.
     pub fn is_quorum(&self, has: impl Fn(NodeId) -> bool) -> bool {
-        let majority =
-            |nodes: &[NodeId]| nodes.iter().filter(|node| has(**node)).count() * 2 > nodes.len();
-        majority(&self.members) && majority(&self.established)
+        is_majority(&self.members, &has) && is_majority(&self.established, &has)
     }
 
     /// All nodes that have a vote in this epoch or had one in the last established one.
@@ -161,6 +155,35 @@ impl Configuration {
         let left = self.established.iter().filter(|node| !self.members.contains(node));
         self.members.iter().chain(left).copied()
     }
+}
+
+/// Whether nodes can be a group's members: what comes from outside may not be.
+#[must_use]
+pub fn are_members(nodes: &[NodeId]) -> bool {
+    let is_some = (1..=MEMBERS_MAX).contains(&nodes.len());
+    is_some && nodes.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+/// Whether nodes that `has` says yes to are a majority of these: of none, there is none.
+pub fn is_majority(nodes: &[NodeId], has: impl Fn(NodeId) -> bool) -> bool {
+    nodes.iter().filter(|node| has(**node)).count() * 2 > nodes.len()
+}
+
+/// The members as the first record of their epoch has them: its value.
+pub(super) fn value_of(members: &[NodeId]) -> Vec<u8> {
+    members.iter().flat_map(|node| node.0.to_le_bytes()).collect()
+}
+
+/// The members of an epoch, as the value of its first record says: none, where it does not say
+/// so, as that of an earlier release, or says what cannot be.
+#[must_use]
+pub fn members_of(value: &[u8]) -> Vec<NodeId> {
+    let (numbers, rest) = value.as_chunks();
+    if !rest.is_empty() || numbers.len() > MEMBERS_MAX {
+        return Vec::new();
+    }
+    let members = numbers.iter().map(|number| NodeId(u64::from_le_bytes(*number)));
+    Some(members.collect()).filter(|members: &Vec<_>| are_members(members)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -214,6 +237,20 @@ mod tests {
         assert!(!with(|it| it.members.reverse()) && !with(|it| it.primary = NodeId(9)));
         assert!(!with(|it| it.members.push(NodeId(4))), "two more at once");
         assert!(!with(|it| it.established = it.members.drain(1..).collect()), "one for another");
+    }
+
+    #[test]
+    fn an_epoch_s_first_record_says_who_its_members_are() {
+        let members = nodes(&[1, 7, u64::MAX]);
+        let value = value_of(&members);
+        assert_eq!(members_of(&value), members);
+        assert_eq!(members_of(&[]), [], "an earlier release says nothing");
+        assert_eq!(members_of(&value[1..]), []);
+        assert_eq!(members_of(&value_of(&nodes(&[7, 1]))), []);
+        assert_eq!(members_of(&value_of(&nodes(&[7, 7]))), []);
+        let many: Vec<_> = (1..).map(NodeId).take(MEMBERS_MAX + 1).collect();
+        assert_eq!(members_of(&value_of(&many[1..])), many[1..]);
+        assert_eq!(members_of(&value_of(&many)), []);
     }
 
     #[test]

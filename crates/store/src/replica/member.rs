@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use super::configuration::{Configuration, NodeId};
+use super::configuration::{Configuration, NodeId, are_members, members_of};
 use super::history::{History, Mark, are_in_order};
 use super::lease::{Lease, Silence};
 use super::message::{Answer, Message, Output, Snapshot};
@@ -131,6 +131,8 @@ pub struct Replica {
     pub(super) history: History,
     pub(super) committed: Position,
     pub(super) applied: Mark,
+    /// Who had a vote in the epoch of what was carried out last, where the log says so.
+    pub(super) members: Vec<NodeId>,
     /// Up to where the log is on the disk, and how often it was cut since.
     pub(super) kept: Mark,
     pub(super) generation: u32,
@@ -178,6 +180,7 @@ impl Replica {
             history: History::new(options.ring_bytes, options.salt),
             committed: Position::NONE,
             applied: Mark::default(),
+            members: Vec::new(),
             kept: Mark::default(),
             generation: 0,
             requests: Requests::default(),
@@ -219,6 +222,9 @@ impl Replica {
         }
         self.applied = mark;
         self.requests.note(mark.position, &fields);
+        if fields.operation == Operation::Epoch {
+            self.members = members_of(fields.value);
+        }
         Some((mark.position, fields))
     }
 
@@ -508,6 +514,7 @@ impl Replica {
             ends: self.history.ends_until(self.applied),
             committed: self.committed,
             requests: self.requests.clone(),
+            members: self.members.clone(),
         }
     }
 
@@ -535,7 +542,8 @@ impl Replica {
             self.aside.counters.stale += 1;
             return false;
         }
-        if !are_in_order(&snapshot.ends) {
+        let members = &snapshot.members;
+        if !are_in_order(&snapshot.ends) || !(members.is_empty() || are_members(members)) {
             self.aside.counters.refused += 1;
             return false;
         }
@@ -544,6 +552,7 @@ impl Replica {
         self.committed = self.committed.max(snapshot.committed);
         self.copied_until = snapshot.committed;
         self.requests = snapshot.requests.clone();
+        self.members = snapshot.members.clone();
         self.generation = self.generation.wrapping_add(1);
         // The copy was made of what is on the sender's disk or will be; here it is kept whole.
         self.kept = self.applied;

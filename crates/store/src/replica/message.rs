@@ -96,6 +96,8 @@ pub struct Snapshot {
     pub committed: Position,
     /// What clients have asked for up to there.
     pub requests: Requests,
+    /// Who had a vote in the epoch in which `ends` end; nobody, where that is not known.
+    pub members: Vec<NodeId>,
 }
 
 /// What a replica wants done, in this order.

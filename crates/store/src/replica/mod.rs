@@ -30,7 +30,9 @@ mod role;
 mod service;
 mod transaction;
 
-pub use configuration::{Configuration, MEMBERS_MAX, NoConfiguration, NodeId};
+pub use configuration::{
+    Configuration, MEMBERS_MAX, NoConfiguration, NodeId, are_members, is_majority, members_of,
+};
 pub use history::{History, Mark};
 pub use lease::{Lease, Silence};
 pub use member::{Counters, Fate, Options, Replica, Standing, apply, with_fields};

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use thiserror::Error;
 
 use super::backup::{forget_answers, heard};
-use super::configuration::{Configuration, NoConfiguration, NodeId};
+use super::configuration::{Configuration, NoConfiguration, NodeId, value_of};
 use super::member::Replica;
 use super::message::{Message, Output};
 use super::region::{COMMITTED_AT, SLOTS, pieces};
@@ -210,7 +210,9 @@ impl Replica {
         let unfinished = self.history.unfinished().filter(|before| *before >= self.applied);
         let last = unfinished.unwrap_or(self.history.last());
         let Some(position) = last.position.next(self.epoch) else { return };
-        let fields = Fields::of(Operation::Epoch);
+        let latest = self.configuration.as_ref();
+        let members = latest.map(|latest| value_of(&latest.members)).unwrap_or_default();
+        let fields = Fields { value: &members, ..Fields::of(Operation::Epoch) };
         let end = last.offset + fields.length() as u64;
         if end > self.free_until().min(last.offset) + self.options.ring_bytes {
             // What is committed is not carried out yet, or the disk is behind; or, since a primary

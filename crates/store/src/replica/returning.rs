@@ -25,6 +25,7 @@ impl Replica {
         replica.comes_back = true;
         replica.applied = snapshot.ends.last().copied().unwrap_or_default();
         replica.requests = snapshot.requests.clone();
+        replica.members = snapshot.members.clone();
         replica.committed = snapshot.committed;
         // The store may be a copy that was made while changes went on up to there.
         replica.copied_until = snapshot.committed;

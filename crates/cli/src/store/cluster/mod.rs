@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use remora_command::node::protocol::is_name;
 use remora_command::size::parse_size;
 use remora_store::front::slots::Range;
@@ -121,6 +121,10 @@ struct Move {
     /// The group that is to have them
     #[arg(value_parser = group_name)]
     to: String,
+    /// No group has these slots any more, and none that has them comes back: begin with what this
+    /// one has of their keys
+    #[arg(long)]
+    lost: bool,
     /// Do not wait until they are there
     #[arg(long)]
     no_wait: bool,
@@ -189,6 +193,15 @@ struct GroupArgs {
     password: Option<String>,
 }
 
+/// With which of its members a group begins again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Restore {
+    /// Most of the last ones, who have all that was acknowledged
+    Whole,
+    /// Those that are there
+    Anyway,
+}
+
 /// A node of a group.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "A store on several machines")]
@@ -219,10 +232,12 @@ pub(super) struct NodeArgs {
     #[arg(long, value_name = "SIZE", default_value = "65M", requires = "cluster",
           value_parser = ring_size)]
     ring: u64,
-    /// If etcd has lost its data: begin the group again from the directories of most of its nodes,
-    /// with what they have. For as many nodes as --nodes says
-    #[arg(long, requires_all = ["cluster", "dir"])]
-    restore: bool,
+    /// If etcd has lost its data: begin the group again from its nodes' directories, once most of
+    /// its last members are there. With `anyway`, begin without most of them as well, once as many
+    /// nodes are there as --nodes says: what none of them has is lost
+    #[arg(long, value_name = "HOW", requires_all = ["cluster", "dir"], num_args = 0..=1,
+          require_equals = true, default_missing_value = "whole")]
+    restore: Option<Restore>,
     #[command(flatten)]
     etcd: EtcdArgs,
 }

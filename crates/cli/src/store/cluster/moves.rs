@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use remora_cluster::etcd::EtcdGroup;
-use remora_cluster::{Atlas, EtcdMap, MapService};
+use remora_cluster::{Atlas, EtcdMap, MapService, MoveError, Owner, SlotMap};
 use remora_command::{output, stop};
 use remora_store::front::slots::Range;
 
@@ -51,15 +51,18 @@ pub(super) fn atlas(cluster: &EtcdGroup) -> Result<Atlas> {
     map(cluster)?.look()
 }
 
-/// Has slots go to a group.
+/// Has the map become what is wanted.
 ///
 /// # Errors
-/// etcd cannot be asked, or they cannot go there.
-pub(super) fn want(cluster: &EtcdGroup, slots: &[Range], to: &str) -> Result<()> {
+/// etcd cannot be asked, or the map cannot become that.
+pub(super) fn want(
+    cluster: &EtcdGroup,
+    next: impl Fn(&Atlas) -> Result<SlotMap, MoveError>,
+) -> Result<()> {
     let mut asked = map(cluster)?;
     for _ in 0..TRIES {
         let atlas = asked.look()?;
-        let next = atlas.with_move(slots, to)?;
+        let next = next(&atlas)?;
         let at = &asked.at;
         let failed = |why| anyhow!("etcd at {at} cannot be used for moving slots: {why}");
         if asked.map.replace(atlas.revision, &next).map_err(failed)? {
@@ -76,7 +79,9 @@ pub(super) fn want(cluster: &EtcdGroup, slots: &[Range], to: &str) -> Result<()>
 pub(super) fn left(cluster: &EtcdGroup, slots: &[Range], to: &str) -> Result<usize> {
     let map = atlas(cluster)?.slots.unwrap_or_default();
     let all = slots.iter().flat_map(|range| range.first..=range.last);
-    let away: Vec<_> = all.filter(|slot| map.get(*slot).is_none_or(|it| it.group != to)).collect();
+    // (One that was lost goes to its group from that group.)
+    let is_away = |it: &Owner| it.group != to || it.to.as_deref() == Some(to);
+    let away: Vec<_> = all.filter(|slot| map.get(*slot).is_none_or(is_away)).collect();
     let is_coming = |slot| map.get(slot).is_some_and(|it| it.to.as_deref() == Some(to));
     let lost = away.iter().find(|slot| !is_coming(**slot));
     ensure!(lost.is_none(), "slot {} does not go to group {to} any more", lost.unwrap_or(&0));
@@ -87,7 +92,10 @@ impl Move {
     pub(super) fn run(self) -> Result<ExitCode> {
         let stop = stop::on_signals()?;
         let (cluster, slots) = (self.cluster.find()?, &self.slots.0);
-        want(&cluster, slots, &self.to)?;
+        want(&cluster, |atlas| match self.lost {
+            true => atlas.with_lost(slots, &self.to),
+            false => atlas.with_move(slots, &self.to),
+        })?;
         if self.no_wait {
             return Ok(ExitCode::SUCCESS);
         }

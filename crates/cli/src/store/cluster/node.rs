@@ -24,7 +24,7 @@ use remora_store::way::region::Region;
 use serde_json::json;
 
 use super::super::serve::read_back;
-use super::{NodeArgs, full_name};
+use super::{NodeArgs, Restore, full_name};
 
 /// How often the house is kept: what has expired goes, memory is tidied.
 const HOUSE: Duration = Duration::from_millis(10);
@@ -124,6 +124,7 @@ impl Member {
             memcached: reachable(fronts.memcached(), card.ip(), "--memcached"),
             memory: Some(store.limit()),
             last: keeping.as_ref().and_then(Keeping::last),
+            members: keeping.as_ref().map(Keeping::members).unwrap_or_default().to_vec(),
         });
         let spaces = spaces(options);
         let etcd = Box::new(etcd);
@@ -261,15 +262,16 @@ fn group_options(me: NodeId, port: u16, terms: &Terms) -> GroupOptions {
 }
 
 /// What a node has of its group whose directory is of a group with this salt, if it is of any.
-fn origin(salt: Option<u64>, restores: bool) -> Result<Origin> {
-    Ok(match salt {
-        Some(salt) if restores => Origin::Restores(salt),
-        Some(salt) => Origin::Directory(salt),
-        None if restores => bail!(
+fn origin(salt: Option<u64>, restores: Option<Restore>) -> Result<Origin> {
+    Ok(match (salt, restores) {
+        (Some(salt), Some(Restore::Whole)) => Origin::Restores(salt),
+        (Some(salt), Some(Restore::Anyway)) => Origin::RestoresAnyway(salt),
+        (Some(salt), None) => Origin::Directory(salt),
+        (None, Some(_)) => bail!(
             "--restore begins a group again from its nodes’ directories, and this one has no \
              node: name one by --dir"
         ),
-        None => Origin::New,
+        (None, None) => Origin::New,
     })
 }
 

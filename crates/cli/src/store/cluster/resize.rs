@@ -96,7 +96,7 @@ mod tests {
             let at = Address::new(([127, 0, 0, 1], 7490).into());
             GroupView {
                 configuration: Configuration::first(NodeId(1), members).ok(),
-                nodes: there.iter().map(|number| (node(number), at)).collect(),
+                nodes: there.iter().map(|number| (node(number), at.clone())).collect(),
                 ..GroupView::default()
             }
         };

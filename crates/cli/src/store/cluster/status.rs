@@ -119,9 +119,9 @@ impl Look {
         let found = &atlas.groups[group];
         let members = found.configuration.iter().flat_map(|latest| latest.members.clone());
         let mut nodes: BTreeMap<_, _> = members.map(|node| (node, None)).collect();
-        nodes.extend(found.nodes.iter().map(|(node, address)| (*node, Some(*address))));
+        nodes.extend(found.nodes.iter().map(|(node, address)| (*node, Some(address.clone()))));
         let see = |(node, address): (NodeId, Option<Address>)| {
-            let told = match address.map(|address| address.redis) {
+            let told = match address.as_ref().map(|address| address.redis) {
                 None => Err("it holds no lease".to_owned()),
                 Some(None) => Err("it serves no clients of Redis’".to_owned()),
                 Some(Some(at)) => {
@@ -228,7 +228,7 @@ impl Look {
             );
         }
         let mut memories = self.nodes.iter().filter_map(|(node, seen)| {
-            Some((seen.address?.memory?, node)).filter(|_| self.part(*node) != "spare")
+            Some((seen.address.as_ref()?.memory?, node)).filter(|_| self.part(*node) != "spare")
         });
         let least = memories.clone().min();
         if let Some((bytes, node)) = least.filter(|least| memories.any(|other| other.0 > least.0)) {
@@ -323,8 +323,13 @@ impl Look {
                 node.to_string(),
                 self.part(*node).to_owned(),
                 remora::printable(&state).to_string(),
-                text(seen.address.map(|address| address.card.to_string())),
-                text(seen.address.and_then(|address| address.redis).map(|at| at.to_string())),
+                text(seen.address.as_ref().map(|address| address.card.to_string())),
+                text(
+                    seen.address
+                        .as_ref()
+                        .and_then(|address| address.redis)
+                        .map(|at| at.to_string()),
+                ),
                 text(behind.map(output::bytes)),
             ]);
         }
@@ -339,9 +344,9 @@ impl Look {
                 "node": node.to_string(),
                 "part": self.part(*node),
                 "has_lease": seen.address.is_some(),
-                "card": seen.address.map(|address| address.card),
-                "memory": seen.address.and_then(|address| address.memory),
-                "redis": seen.address.and_then(|address| address.redis),
+                "card": seen.address.as_ref().map(|address| address.card),
+                "memory": seen.address.as_ref().and_then(|address| address.memory),
+                "redis": seen.address.as_ref().and_then(|address| address.redis),
                 "state": told.map(|told| &told.standing),
                 "epoch": told.map(|told| told.epoch),
                 "log_bytes": told.map(|told| told.log_bytes),

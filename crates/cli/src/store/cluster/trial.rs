@@ -120,7 +120,7 @@ impl Try {
         let border = |index: usize| (usize::from(SLOTS) * index / groups) as u16;
         for (index, group) in ('a'..='z').map(String::from).take(groups).enumerate().skip(1) {
             let range = [Range { first: border(index), last: border(index + 1) - 1 }];
-            want(cluster, &range, &group)?;
+            want(cluster, |atlas| atlas.with_move(&range, &group))?;
             let have_come = || Ok(left(cluster, &range, &group)? == 0);
             if !wait_until("slots come to another group", stop, have_come)? {
                 return Ok(false);

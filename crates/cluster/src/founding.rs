@@ -130,8 +130,10 @@ mod tests {
         nodes.iter().copied().map(NodeId).collect()
     }
 
-    /// Nodes that come with a last change and the members of its epoch, if they have a directory.
-    fn nodes(kept: &[(u64, Option<(u32, u64)>, &[u64])]) -> BTreeMap<NodeId, Address> {
+    /// A node, its last change, if it has a directory, and the members of that epoch.
+    type Kept<'a> = (u64, Option<(u32, u64)>, &'a [u64]);
+
+    fn nodes(kept: &[Kept<'_>]) -> BTreeMap<NodeId, Address> {
         let card = "127.0.0.1:7490".parse().unwrap();
         let address = |last: &Option<(u32, u64)>, members| Address {
             last: last.map(|(epoch, counter)| Position::new(epoch, counter).number()),

@@ -41,7 +41,8 @@ pub(super) struct ChainBench {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, value_name = "FILE", default_value = "remora-chains.html", value_parser = output::file())]
+    #[arg(long, value_name = "FILE", default_value = "remora-chains.html")]
+    #[arg(value_parser = output::file())]
     html: PathBuf,
     /// Let the system choose the cores of both processes
     #[arg(long)]

@@ -35,7 +35,8 @@ pub(super) struct ClusterBench {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, value_name = "FILE", default_value = "remora-cluster.html", value_parser = output::file())]
+    #[arg(long, value_name = "FILE", default_value = "remora-cluster.html")]
+    #[arg(value_parser = output::file())]
     html: PathBuf,
 }
 

@@ -34,7 +34,8 @@ pub(super) struct KernelBench {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, value_name = "FILE", default_value = "remora-kernels.html", value_parser = output::file())]
+    #[arg(long, value_name = "FILE", default_value = "remora-kernels.html")]
+    #[arg(value_parser = output::file())]
     html: PathBuf,
     /// Let the system choose the cores of both processes
     #[arg(long)]

@@ -31,7 +31,8 @@ pub(super) struct Loss {
     #[arg(long)]
     simulated: bool,
     /// Write the page with the plots here
-    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-loss.html", value_parser = output::file())]
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-loss.html")]
+    #[arg(value_parser = output::file())]
     html: PathBuf,
 }
 

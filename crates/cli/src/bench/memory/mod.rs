@@ -31,7 +31,8 @@ pub(super) struct MemoryBench {
     #[arg(long)]
     simulated: bool,
     /// Write the page with the plots here
-    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-memory.html", value_parser = output::file())]
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-memory.html")]
+    #[arg(value_parser = output::file())]
     html: PathBuf,
 }
 

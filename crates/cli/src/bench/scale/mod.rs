@@ -31,7 +31,8 @@ pub(super) struct Scale {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-scale.html", value_parser = output::file())]
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-scale.html")]
+    #[arg(value_parser = output::file())]
     html: PathBuf,
 }
 

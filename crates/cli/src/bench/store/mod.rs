@@ -43,7 +43,8 @@ pub(super) struct StoreBench {
     #[command(flatten)]
     pub(super) options: Options,
     /// Write the page with the plots here
-    #[arg(long, value_name = "FILE", default_value = "remora-store.html", value_parser = output::file())]
+    #[arg(long, value_name = "FILE", default_value = "remora-store.html")]
+    #[arg(value_parser = output::file())]
     html: PathBuf,
 }
 

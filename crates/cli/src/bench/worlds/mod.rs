@@ -42,7 +42,8 @@ pub(super) struct Worlds {
     #[arg(long, value_name = "PROGRAM", conflicts_with = "simulated")]
     peer: Option<PathBuf>,
     /// Write the page with the plots here
-    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-worlds.html", value_parser = output::file())]
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-worlds.html")]
+    #[arg(value_parser = output::file())]
     html: PathBuf,
 }
 

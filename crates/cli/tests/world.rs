@@ -274,13 +274,16 @@ fn flows_that_fail_have_a_status_of_their_own() {
     };
     assert_eq!(ran(&["run", &good]), (Some(0), String::new()));
     // What is no flow's has no figure; and a page that cannot be written takes none along.
-    let (json, nowhere) = (at("early.json"), at("nowhere/page.html"));
-    let (status, said) = ran(&["run", &early, "--json", &json, "--page", &nowhere]);
+    let (json, taken) = (at("early.json"), at("page"));
+    fs::create_dir(&taken).unwrap();
+    let (status, said) = ran(&["run", &early, "--json", &json, "--page", &taken]);
     assert!(status == Some(1) && said.contains("cannot write"), "{said}");
     let figures: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     for figure in ["end_us", "times_us", "mean_slowdown", "p99_slowdown"] {
         assert!(figures[figure].is_null(), "{figure}: {figures}");
     }
+    let (status, said) = ran(&["run", &early, "--page", &at("nowhere/page.html")]);
+    assert!(status == Some(2) && said.contains("there is no folder"), "{said}");
     assert_eq!(ran(&["run", &early]).0, Some(0));
     let (status, said) = ran(&["run", &bad]);
     assert_eq!(status, Some(3), "{said}");

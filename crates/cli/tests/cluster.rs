@@ -72,11 +72,16 @@ mod with_clusters {
             ready
         }
 
-        /// What the group says of itself.
+        /// What the group says of itself. On a machine that is busy etcd may not answer in time.
         fn status(&self) -> Value {
             let (group, etcd) = (self.text("cluster"), self.text("etcd"));
-            let told = succeed(["store", "cluster", "status", group, "--etcd", etcd, "--json"]);
-            serde_json::from_str(&told).unwrap()
+            let mut told = Vec::new();
+            until("etcd answers", || {
+                let look = run(["store", "cluster", "status", group, "--etcd", etcd, "--json"]);
+                told = look.stdout;
+                look.status.success()
+            });
+            serde_json::from_slice(&told).unwrap()
         }
 
         /// Where Redis' clients of each node are, also of those that were started later.

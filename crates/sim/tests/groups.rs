@@ -63,7 +63,7 @@ fn worlds_that_have_failed() {
 /// The checkers see it when something is wrong: reads that do not look at the lease are stale.
 #[test]
 fn reads_without_a_lease_are_found_out() {
-    let (_, failed) = run_all(1301..=1500, |plan| {
+    let (_, failed) = run_all(2401..=2600, |plan| {
         (plan.honours_lease, plan.pieces, plan.transacts) = (false, 0, false);
     });
     assert!(failed.iter().any(|why| why.contains("linearizable")), "{failed:?}");

@@ -10,7 +10,7 @@ use crate::dice::Dice;
 const MS: u64 = 1_000_000;
 
 /// The bytes of a ring: little, so that it is full often.
-pub(crate) const RING: u64 = 1024;
+pub(crate) const RING: u64 = 2048;
 
 /// What a world is like.
 #[derive(Clone, Debug)]

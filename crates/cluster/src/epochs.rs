@@ -1,6 +1,9 @@
 //! Whether the service has the group as it is: a service that was restored from a backup may have
 //! it as it was, or, where nodes have gone on from there, as it never was for others. The group
 //! cannot go on then, since its nodes have later epochs.
+//!
+//! Shutting out an earlier primary is not here: `member` (`remora_store::replica`) asks for it, and
+//! `outputs` does it, by `Link::fence` on the links of earlier epochs.
 
 use std::time::{Duration, Instant};
 

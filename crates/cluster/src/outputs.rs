@@ -1,4 +1,5 @@
-//! Does what a node's replica wants: on its links, with its disk, and of the configuration service.
+//! Does what a node's replica wants: on its links (among it fencing), with its disk, and of the
+//! configuration service.
 
 use std::task::Waker;
 use std::time::Instant;

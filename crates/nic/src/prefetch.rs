@@ -1,4 +1,5 @@
-//! Hints to the processor.
+//! Hints to the processor. (When the card fetches work requests from a ring, and so which changes
+//! it still sees, is in `qp/requester.rs`; what chains may rely on is in `chain.rs`.)
 
 /// Asks the processor to fetch the cache line where `value` begins, for writing. This has no effect
 /// that can be seen, but for time.

@@ -4,7 +4,7 @@
 //! with the files that the kernel shows for its soft-RoCE card. `ibv_device.ibdev_path` names it.
 //! For programs that open `/sys` themselves, the preload of `crates/sysfs` asks
 //! [`crate::preload`]. The files are written once, when a card is opened, so counters are not among
-//! them.
+//! them: `remora stats` shows those, and `counters.rs` of `remora-nic` lists the card's.
 //!
 //! A process that is killed leaves its directory behind. Each process holds a lock in its directory
 //! as long as it lives; the next process removes directories that are not locked.

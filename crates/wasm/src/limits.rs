@@ -1,6 +1,8 @@
 //! The limits of a module and of its instances, which `ModuleLimits` names (`kernel/loadable.rs` of
 //! the offload crate). `module` refuses a module that begins with too much, `guest` memory that
-//! grows too far; `instance` charges the instructions that they run.
+//! grows too far; `instance` charges the instructions that they run, and says which
+//! status a trap gives. A kernel's budget is set in `kernel/deploy.rs` of the offload crate, whose
+//! `executor.rs` ends the call and ignores the rest of its payload.
 
 use remora_offload::kernel::ModuleLimits;
 

@@ -2,7 +2,7 @@
 //!
 //! Each command first asks whether what it names belongs to the session. What belongs to another
 //! one looks as if it did not exist. Then the card carries the command out, and what it made is
-//! noted.
+//! noted. What a client lends is mapped in `lent`; it refuses what could end the daemon (SIGBUS).
 
 use std::net::IpAddr;
 

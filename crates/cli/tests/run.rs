@@ -63,6 +63,15 @@ fn programs_that_cannot_be_started_give_the_shells_exit_status() {
     }
 }
 
+/// An option that there is none of is no program, and those behind the program are its own.
+#[test]
+fn options_before_the_program_are_the_commands() {
+    let output = remora_run(["--no-such-option", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", described(&output));
+    let output = remora_run(["echo", "--no-such-option", "-x"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "--no-such-option -x\n");
+}
+
 #[test]
 fn mistakes_are_reported_before_the_program_starts() {
     let folder = Folder::new();

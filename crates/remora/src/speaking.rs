@@ -1,6 +1,5 @@
 //! The dialect of a device's connections: what is offered, and what is spoken
-//! ([`dialect`](crate::dialect)); what their service levels mean, and who has
-//! the next turn.
+//! ([`dialect`](crate::dialect)); what their service levels mean, and who has the next turn.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -126,19 +126,25 @@ fn queues(engine: &mut Engine, nic: &mut Nic, session: u16) -> Pd {
     pd
 }
 
+/// Eight bytes each time, of any values, and always the same (xorshift).
+#[cfg(test)]
+pub(super) fn words() -> impl FnMut() -> [u8; 8] {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn any_writes_leave_the_daemon_whole() {
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()
-        };
+        let mut next = words();
         for _ in 0..300 {
             let steps: Vec<u8> = (0..200).flat_map(|_| next()).collect();
             hostile_arena(&steps);

@@ -92,16 +92,11 @@ fn pair() -> (OwnedFd, OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::hostile::words;
 
     #[test]
     fn any_letters_leave_the_daemon_whole() {
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()
-        };
+        let mut next = words();
         for _ in 0..30 {
             // A greeting, so that there is a session, and short requests behind it.
             let mut steps = vec![0, 0];

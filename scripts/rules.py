@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Rules of the code that no pattern of one line can tell; the stage tidy prints what this finds.
 
+The rules of one line, and how long lines and files may be, are in that stage, in ci.sh.
+
 - A thread is started by `without_signals`, or by `remora_command::thread`, and its start may fail.
 - A function has at most 60 lines; an example, to start from, fewer than 80.
 - docs/architecture.md names the crates that each crate uses, in its table and in its diagram.

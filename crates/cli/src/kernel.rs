@@ -80,7 +80,7 @@ fn parse_opcode(text: &str) -> Result<u64, String> {
 /// The node, and how to reach it.
 #[derive(Debug, Args)]
 struct NodeArgs {
-    /// The node: IP or IP:PORT
+    /// The node: HOST or HOST:PORT
     node: NodeAddress,
     /// Print one line of JSON
     #[arg(long)]

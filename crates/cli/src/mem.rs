@@ -59,7 +59,7 @@ impl Mem {
 
 #[derive(Debug, Args)]
 struct List {
-    /// The node: IP or IP:PORT
+    /// The node: HOST or HOST:PORT
     node: NodeAddress,
     /// Print one line of JSON
     #[arg(long)]
@@ -97,7 +97,7 @@ impl List {
 
 #[derive(Debug, Args)]
 struct ReadRegion {
-    /// The region: NODE/NAME, where NODE is IP or IP:PORT
+    /// The region: NODE/NAME, where NODE is HOST or HOST:PORT
     region: RegionAddress,
     /// First byte to read; K, M, G, T are powers of 1024
     #[arg(long, default_value = "0", value_parser = parse_size)]
@@ -145,7 +145,7 @@ impl ReadRegion {
 
 #[derive(Debug, Args)]
 struct WriteRegion {
-    /// The region: NODE/NAME, where NODE is IP or IP:PORT
+    /// The region: NODE/NAME, where NODE is HOST or HOST:PORT
     region: RegionAddress,
     /// Where in the region to begin; K, M, G, T are powers of 1024
     #[arg(long, default_value = "0", value_parser = parse_size)]

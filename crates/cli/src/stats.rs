@@ -30,7 +30,7 @@ Examples:
 Where no memory node listens, but a store does, these are the store's, with percentiles of its
 operations, and with --memory its blocks by size. `remora store info` has more of it.")]
 pub(crate) struct Stats {
-    /// The node: IP or IP:PORT
+    /// The node: HOST or HOST:PORT
     node: NodeAddress,
     /// Repeat once a second, until Ctrl-C
     #[arg(long)]

@@ -1,4 +1,5 @@
-//! A group's slots, where its nodes keep them: in its log.
+//! A group's slots, where its nodes keep them: in its log. (A key's slot is in
+//! [`remora_store::front::slots`]; a slot's group is in [`map`](crate::map).)
 //!
 //! What a group is for each slot, and which keys are on their way to another one, are two items in
 //! a tablespace of its own. So they are replicated as all items are, and the node that becomes the

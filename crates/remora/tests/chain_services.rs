@@ -13,12 +13,12 @@ use std::time::Duration;
 use peer::{read, written};
 use remora::chain::{Chain, ChainClient};
 use remora::nic::Access;
-use remora::offload::chain::machine::{Action, Compiled, Configuration, Machine, Move};
 use remora::offload::chain::offload::list;
 use remora::offload::chain::offload::lookup::Lookup;
 use remora::offload::chain::offload::table::{Table, Value};
 use remora::offload::chain::program::Program;
 use remora::offload::chain::text;
+use remora::offload::chain::turing::{Action, Compiled, Configuration, Machine, Move};
 use remora::{Device, MemoryRegion, ProtectionDomain};
 use until::until;
 

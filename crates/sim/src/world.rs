@@ -3,6 +3,8 @@
 //! [`net`](crate::net) carries packets; here they are taken from cards and handed to cards. Only
 //! hosts to which something has happened are looked at, so a step costs the same in a world of two
 //! hosts and in one of thousands.
+//!
+//! What a seed draws is in [`options`](crate::options); [`run`](crate::run) runs it.
 
 use core::cmp::Reverse;
 use core::net::IpAddr;

@@ -6,11 +6,11 @@ use remora_nic::queue::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, 
 use remora_nic::wire::Transport;
 use remora_nic::{Access, Config, Psn};
 use remora_offload::chain::link::RegionAt;
-use remora_offload::chain::machine::{Compiled, Machine};
 use remora_offload::chain::offload::list;
 use remora_offload::chain::offload::lookup::Lookup;
 use remora_offload::chain::offload::table::{Table, Value};
 use remora_offload::chain::program::Program;
+use remora_offload::chain::turing::{Compiled, Machine};
 use remora_sim::chain::{SimChain, load, register};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
 use remora_sim::pair::address;

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use remora::offload::chain::card::ChainCard;
-use remora::offload::chain::machine::{Compiled, Machine};
+use remora::offload::chain::turing::{Compiled, Machine};
 use serde_json::json;
 
 use crate::output;

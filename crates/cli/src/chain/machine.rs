@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use remora::offload::chain::card::ChainCard;
-use remora::offload::chain::machine::{Action, Compiled, Machine, Move};
+use remora::offload::chain::turing::{Action, Compiled, Machine, Move};
 use serde::Deserialize;
 use serde_json::json;
 

@@ -1,4 +1,6 @@
 //! A check: one thing examined, what was found, and whether that is well.
+//!
+//! The checks themselves are in `library`, `machine`, `network` and `peer`.
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! Checks of the way to a peer: is there a route, from which address, how large may packets be, and
 //! does a card answer there?
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -9,6 +9,7 @@ use remora::interface::route_to;
 use remora::nic::qp::Mtu;
 use remora::nic::wire::ROCE_PORT;
 use remora::{ConnectFailure, ConnectionParams, QueuePairOptions};
+use remora_command::node::address::NodeAddress;
 
 use super::check::Check;
 use super::network::OpenCard;
@@ -24,10 +25,10 @@ const START_IT: &str = "start the program there, on that address: Remora's card 
 
 /// Checks the way from `card` to `peer`.
 pub(super) fn look(peer: &str, card: Option<&OpenCard>, checks: &mut Vec<Check>) {
-    let to = match resolve(peer) {
-        Ok(to) => to,
+    let to = match peer.parse::<NodeAddress>() {
+        Ok(peer) => peer.ip,
         Err(error) => {
-            let found = told(&error);
+            let found = told(&error.into());
             return checks.push(Check::fail("peer", found, "give the peer's IP address"));
         }
     };
@@ -54,17 +55,6 @@ pub(super) fn look(peer: &str, card: Option<&OpenCard>, checks: &mut Vec<Check>)
         checks.push(check);
     }
     checks.push(answer(card, to));
-}
-
-fn resolve(peer: &str) -> Result<IpAddr> {
-    if let Ok(ip) = peer.parse::<IpAddr>() {
-        return Ok(ip);
-    }
-    let mut found = (peer, 0).to_socket_addrs().map_err(|error| {
-        anyhow::anyhow!("`{peer}` is neither an address nor a known name: {error}")
-    })?;
-    let first = found.next().map(|addr| addr.ip());
-    first.ok_or_else(|| anyhow::anyhow!("the name `{peer}` has no address"))
 }
 
 /// Can a card at `ours` reach `to`, which the kernel would reach from `from`?

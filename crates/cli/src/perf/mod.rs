@@ -16,11 +16,12 @@ mod serve;
 mod session;
 mod verify;
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, value_parser};
+use remora_command::node::address::{AddressError, NodeAddress};
 
 use crate::DeviceArgs;
 use crate::child::{self, Helper};
@@ -64,9 +65,10 @@ struct Test {
     /// Latency or bandwidth
     #[arg(value_enum)]
     mode: Mode,
-    /// Address, or address:port, of a running `remora perf serve` [default: start one on this
-    /// machine, and stop it at the end]
-    node: Option<String>,
+    /// A running `remora perf serve`: HOST or HOST:PORT [default: start one on this machine, and
+    /// stop it at the end]
+    #[arg(value_parser = address)]
+    node: Option<NodeAddress>,
     /// Message size in bytes; K, M, G are accepted [default: 8 for lat, 64K for bw]
     #[arg(long, short, value_parser = plan::parse_message_size)]
     size: Option<u32>,
@@ -113,8 +115,8 @@ impl Perf {
 impl Test {
     fn run(&self, verb: Verb) -> Result<()> {
         let plan = self.plan(verb)?;
-        let (server, node) = match &self.node {
-            Some(node) => (None, resolve(node)?),
+        let (server, node) = match self.node {
+            Some(node) => (None, node.into()),
             None => self.start_server().map(|(server, node)| (Some(server), node))?,
         };
         if !self.no_pin && server.is_some() {
@@ -202,24 +204,17 @@ fn is_ipv6(bind: &str) -> bool {
     bind.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6())
 }
 
+/// The address of a running `remora perf serve`.
+fn address(text: &str) -> Result<NodeAddress, AddressError> {
+    NodeAddress::parse(text, DEFAULT_PORT)
+}
+
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
     if !(0.001..=86_400.0).contains(&seconds) {
         return Err("give between 0.001 and 86400 seconds".into());
     }
     Ok(Duration::from_secs_f64(seconds))
-}
-
-/// The address of a node: `IP`, `IP:PORT`, `NAME` or `NAME:PORT`.
-fn resolve(node: &str) -> Result<SocketAddr> {
-    if let Ok(ip) = node.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, DEFAULT_PORT));
-    }
-    let found = node.to_socket_addrs().or_else(|_| (node, DEFAULT_PORT).to_socket_addrs());
-    found
-        .with_context(|| format!("`{node}` is neither an address nor the name of a machine"))?
-        .next()
-        .with_context(|| format!("`{node}` has no address"))
 }
 
 fn qps_in_range() -> clap::builder::RangedI64ValueParser<u32> {

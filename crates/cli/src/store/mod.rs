@@ -96,7 +96,7 @@ impl Store {
     }
 }
 
-/// A store's address: IP or IP:PORT.
+/// A store's address: HOST or HOST:PORT.
 fn address(text: &str) -> Result<NodeAddress, AddressError> {
     NodeAddress::parse(text, PORT)
 }
@@ -114,7 +114,7 @@ struct StoreArgs {
 /// Which store.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreAddress {
-    /// The store: IP or IP:PORT
+    /// The store: HOST or HOST:PORT
     #[arg(value_parser = address)]
     node: NodeAddress,
     #[command(flatten)]

@@ -1,7 +1,8 @@
-//! The address of a node, `IP` or `IP:PORT`, and of a region, with `/NAME` after it.
+//! The address of a node, `HOST` or `HOST:PORT`, and of a region, with `/NAME` after it. A host is
+//! an IP address or the name of a machine.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -32,10 +33,18 @@ pub struct RegionAddress {
 pub enum AddressError {
     /// The text does not name a node.
     #[error(
-        "`{0}` is not a node's address: write its IP address as `remora node` prints it, \
-         as in 127.0.0.2, 127.0.0.2:7000 or [fe80::1]:7000"
+        "`{0}` is not a node's address: write its IP address as `remora node` prints it, or its \
+         machine's name, as in 127.0.0.2, 127.0.0.2:7000, [fe80::1]:7000 or host:7000"
     )]
     Node(String),
+    /// The text names a machine, and nobody knows its address.
+    #[error("the address of the machine `{name}` is not known: {why}")]
+    Name {
+        /// The machine.
+        name: String,
+        /// What the system's look-up of names says.
+        why: String,
+    },
     /// The text has no `/NAME`.
     #[error("`{0}` does not name a region: write NODE/NAME; `remora mem ls NODE` lists the names")]
     NoRegion(String),
@@ -56,28 +65,60 @@ impl FromStr for NodeAddress {
 }
 
 impl NodeAddress {
-    /// Reads `IP` or `IP:PORT`, with the port that is meant by default.
+    /// Reads `HOST` or `HOST:PORT`, with the port that is meant by default. The system looks a
+    /// machine's name up, which may take seconds; the first of its addresses is the node's.
     ///
     /// # Errors
-    /// The text is no address.
+    /// The text is no address, or nobody knows the machine.
     pub fn parse(text: &str, default_port: u16) -> Result<NodeAddress, AddressError> {
-        let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        let bare = match bracketed {
-            Some(v6) => v6.parse::<Ipv6Addr>().map(IpAddr::from),
-            None => text.parse::<IpAddr>(),
+        let found = match literal(text, default_port) {
+            Some(found) => found,
+            None => by_name(text, default_port)?,
         };
-        let (ip, port) = match bare {
-            Ok(ip) => (ip, default_port),
-            Err(_) => {
-                let full: SocketAddr = text.parse().map_err(|_| AddressError::Node(text.into()))?;
-                (full.ip(), full.port())
-            }
-        };
-        if ip.is_unspecified() || port == 0 {
+        if found.ip().is_unspecified() || found.port() == 0 {
             return Err(AddressError::Node(text.into()));
         }
-        Ok(NodeAddress { ip, port })
+        Ok(NodeAddress { ip: found.ip(), port: found.port() })
     }
+}
+
+impl From<NodeAddress> for SocketAddr {
+    fn from(node: NodeAddress) -> SocketAddr {
+        SocketAddr::new(node.ip, node.port)
+    }
+}
+
+/// An IP address, in brackets or not, and perhaps a port.
+fn literal(text: &str, default_port: u16) -> Option<SocketAddr> {
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let bare = match bracketed {
+        Some(v6) => v6.parse::<Ipv6Addr>().map(IpAddr::from),
+        None => text.parse::<IpAddr>(),
+    };
+    bare.map(|ip| SocketAddr::new(ip, default_port)).or_else(|_| text.parse()).ok()
+}
+
+/// A machine by its name, and perhaps a port.
+fn by_name(text: &str, default_port: u16) -> Result<SocketAddr, AddressError> {
+    let wrong = || AddressError::Node(text.into());
+    let (name, port) = match text.split_once(':') {
+        Some((name, port)) => (name, port.parse().map_err(|_| wrong())?),
+        None => (text, default_port),
+    };
+    if !is_host_name(name) {
+        return Err(wrong());
+    }
+    let unknown = |why: String| AddressError::Name { name: name.into(), why };
+    let mut found = (name, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+    found.next().ok_or_else(|| unknown("it has none".into()))
+}
+
+/// Is it a name of a machine? Its last part has a letter (RFC 3696, section 2), which keeps
+/// addresses that lack a part from being completed by the system.
+fn is_host_name(name: &str) -> bool {
+    let last = name.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+        && last.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
 /// Prints as a person types it: without the port, if that is the default.
@@ -129,9 +170,36 @@ mod tests {
             assert_eq!((node.ip, node.port), (ip.parse().unwrap(), port), "{text}");
             assert_eq!(node.to_string().parse(), Ok(node));
         }
-        for wrong in ["", "host", "1.2.3", "1.2.3.4:", "1.2.3.4:0", "0.0.0.0", "[::]", "[::1"] {
-            assert!(wrong.parse::<NodeAddress>().is_err(), "{wrong}");
+        for wrong in [
+            "",
+            "1.2.3",
+            "1.2.3:80",
+            "1.2.3.4:",
+            "1.2.3.4:0",
+            "0.0.0.0",
+            "[::]",
+            "[::1",
+            "localhost:",
+            "localhost:0",
+            "localhost:65536",
+            "a b",
+        ] {
+            let refused = wrong.parse::<NodeAddress>();
+            assert_eq!(refused, Err(AddressError::Node(wrong.into())), "{wrong}");
         }
+    }
+
+    #[test]
+    fn machines_by_their_names() {
+        for (text, port) in [("localhost", DEFAULT_PORT), ("localhost:7000", 7000)] {
+            let node: NodeAddress = text.parse().unwrap();
+            assert!(node.ip.is_loopback(), "{node}");
+            assert_eq!(node.port, port);
+        }
+        let unknown = "no.such.name.invalid:7000".parse::<NodeAddress>().unwrap_err();
+        assert!(
+            matches!(&unknown, AddressError::Name { name, .. } if name == "no.such.name.invalid")
+        );
     }
 
     #[test]
@@ -142,7 +210,7 @@ mod tests {
         assert!(matches!(parse("127.0.0.2"), AddressError::NoRegion(_)));
         assert!(matches!(parse("127.0.0.2/"), AddressError::NoRegion(_)));
         assert!(matches!(parse("127.0.0.2/a/b"), AddressError::Region(_)));
-        assert!(matches!(parse("nowhere/a"), AddressError::Node(_)));
+        assert!(matches!(parse("1.2.3/a"), AddressError::Node(_)));
         assert_eq!("127.0.0.2/@stats".parse::<RegionAddress>().unwrap().name, "@stats");
     }
 }

@@ -123,7 +123,7 @@ impl RemoteRegion {
         let params = ConnectionParams::new(device.info().mtu)
             .timeout(ACK_TIMEOUT)
             .kernels(address.name == KERNELS_DOCUMENT);
-        let to = SocketAddr::new(node.ip, node.port);
+        let to = SocketAddr::from(node);
         let connection = device.connect(queue_pair, to, &request, &params).wait(patience);
         let connection = connection.map_err(|failure| describe(failure, node, device))?;
         let reply = Reply::parse(connection.private_data())

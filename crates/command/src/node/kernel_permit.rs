@@ -3,6 +3,8 @@
 //! A node leaves a fresh token in a file that only its user can open. A command that shows that
 //! token therefore runs as the same user on the same machine. The address of a client would prove
 //! nothing, because all users can connect to loopback addresses.
+//!
+//! `kernels` asks clients for it, and for the tokens of `--kernel-token`, which `serve` gathers.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -159,7 +159,7 @@ pub enum CommandError {
     #[error("unknown connection")]
     UnknownConnection,
     /// The command makes no sense in this state.
-    #[error("not possible in state {0:?}")]
+    #[error("{}", not_in(*.0))]
     WrongState(ConnState),
     /// The private data does not fit.
     #[error(transparent)]
@@ -170,6 +170,16 @@ pub enum CommandError {
     /// The card is another process's, and that process has ended.
     #[error("the process that has the card has ended: attach again")]
     Gone,
+}
+
+/// Why a connection's state has no room for a command, in words.
+fn not_in(state: ConnState) -> String {
+    match state {
+        ConnState::DreqSent | ConnState::DreqReceived | ConnState::TimeWait | ConnState::Closed => {
+            "the connection has ended".into()
+        }
+        _ => format!("not possible in state {state:?}"),
+    }
 }
 
 impl Cm {

@@ -3,6 +3,8 @@
 //! A connection has one timer. It repeats the message that waits for an answer, asks a peer again
 //! that had no room, and ends the rest of a connection in time-wait. (Requests of datagram services
 //! have timers of their own: see `sidr`.)
+//!
+//! How often a message is repeated, and how long its last one waits, is in `config`.
 
 use core::time::Duration;
 

@@ -13,7 +13,7 @@
 //! 2. The constructs: [`construct`]: conditionals; `loops`: loops; [`mov`]: loads and stores.
 //! 3. `text` (with the feature `chain-text`): the same as a language; docs/chain-language.md is its
 //!    reference.
-//! 4. Whole programs: [`offload`]: look-ups and lists for clients; [`machine`]: Turing machines.
+//! 4. Whole programs: [`offload`]: look-ups and lists for clients; [`turing`]: Turing machines.
 //! 5. What runs them without a host: [`model`]: a plain interpreter; [`card`]: the card. Tests
 //!    compare one with the other. `plan` says where a program lies in their memory.
 //! 6. What shows them: `listing`: in words; [`picture`]: drawn.
@@ -24,7 +24,6 @@ pub mod link;
 mod listing;
 pub mod load;
 mod loops;
-pub mod machine;
 pub mod model;
 pub mod mov;
 pub mod offload;
@@ -35,6 +34,7 @@ pub mod program;
 pub mod request;
 #[cfg(feature = "chain-text")]
 pub mod text;
+pub mod turing;
 pub mod verb;
 
 #[cfg(test)]

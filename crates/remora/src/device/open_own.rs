@@ -1,4 +1,6 @@
 //! Opens a card of the process' own: its socket, its settings, its memory and its fabric.
+//!
+//! Which address it takes where none is asked for is decided in `socket/bind.rs`.
 
 use std::env;
 use std::fs::File;

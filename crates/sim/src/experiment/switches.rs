@@ -1,4 +1,5 @@
-//! The sections `[switch]`, `[[change]]` and `[record]`.
+//! The sections `[switch]`, `[[change]]` and `[record]`. What a switch has where the file is silent,
+//! [`BufferOptions`] says.
 
 use std::collections::BTreeMap;
 

@@ -6,6 +6,8 @@
 //! compare-and-swap on the revision that it saw last, once it has seen the same one for a whole
 //! term. The primary counts its term from when it sent a renewal, the others from when they saw it
 //! done, so theirs end later.
+//!
+//! How long a term is, the caller says (`--lease` of `remora store serve --cluster`).
 
 /// The right to be the primary of an epoch for a while, as the primary may count on it.
 ///

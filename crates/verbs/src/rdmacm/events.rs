@@ -1,4 +1,6 @@
 //! Events as a program takes them, and what the library does before the program sees one.
+//!
+//! `sink` makes them, with their status, of what the card and the peer say.
 
 use core::ffi::{c_char, c_int, c_void};
 use std::ptr;

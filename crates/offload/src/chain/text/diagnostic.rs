@@ -1,4 +1,6 @@
 //! What is wrong in a text, and how it is shown to a person.
+//!
+//! The words are where a mistake is found: in `token`, `parse` and `lower`.
 
 use core::ops::Range;
 

@@ -221,10 +221,23 @@ fn poll_nothing() {
     }
     println!("says {}", device.ticket().unwrap());
     heard();
+    let until = Instant::now() + LONG;
+    while device.alloc_pd().is_ok() {
+        assert!(Instant::now() < until, "the session was taken over");
+    }
+    println!("says fenced");
+    heard();
 }
 
 #[test]
 fn each_request_completes_once_across_an_adoption_and_the_end_of_the_card() {
+    for is_killed in [true, false] {
+        complete_once_across_an_adoption(is_killed);
+    }
+}
+
+/// Takes the session over from a program that is killed before, or that goes on.
+fn complete_once_across_an_adoption(is_killed: bool) {
     let mut daemon = DaemonProcess::start("adoption");
     let device = daemon.attach();
     let peer = Peers::new(&device);
@@ -239,10 +252,15 @@ fn each_request_completes_once_across_an_adoption_and_the_end_of_the_card() {
         let send = SendOp::Send { imm: None, to: None };
         assert_eq!(peer.post(wr_id, send, 8), Status::Success);
     }
-    program.kill();
-
+    if is_killed {
+        program.kill();
+    }
     let options = DeviceOptions::new().attach(&daemon.socket);
     let device = options.take_over(ticket, Keep::Seconds(60)).open().unwrap();
+    if !is_killed {
+        program.hears("the session has another holder");
+        assert_eq!(program.says(), "fenced");
+    }
     let qp = device.adopt_qp(queue_pair_of(&device.taken())).unwrap();
     let cq = device.adopt_cq(qp.query().send_cq).unwrap();
     let mut completed: Vec<_> = (0..2).map(|_| cq.spin(LONG).unwrap()).collect();

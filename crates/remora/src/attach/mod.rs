@@ -80,6 +80,8 @@ pub(crate) struct Attached {
     join: Join,
     /// Another process has the session, and gets its events.
     is_guest: bool,
+    /// Which of the session's clients this is; one that takes the session over is a later one.
+    epoch: u32,
     arena: Arena,
     doorbell: Doorbell,
     wake: OwnedFd,
@@ -172,6 +174,7 @@ impl Attached {
             path,
             join: Join { session: welcome.session, token: welcome.share },
             is_guest: false,
+            epoch: welcome.epoch,
             events: EventConsumer::new(&arena),
             arena,
             doorbell,
@@ -227,6 +230,19 @@ impl Attached {
         self.session.as_fd()
     }
 
+    /// Has another process taken the session over? Then all that is in the arena is that one's:
+    /// this one posts and takes nothing more, also before it hears of the end of its connection.
+    #[inline]
+    fn is_fenced(&self) -> bool {
+        self.arena.epoch() != self.epoch
+    }
+
+    /// May something be posted?
+    #[inline]
+    fn check_posts(&self) -> Result<(), PostError> {
+        if self.lost || self.is_fenced() { Err(PostError::Gone) } else { Ok(()) }
+    }
+
     /// Looks for events, for a thread that polls. Returns whether there were any, and how many
     /// looks in a row have found neither events nor completions. (A program that watches memory
     /// finds there what it waits for. It is taken to have done so when it posts.)
@@ -254,9 +270,7 @@ impl Attached {
 
     /// Would as many more send requests be taken now?
     pub(crate) fn check_sends(&self, qpn: u32, count: usize) -> Result<(), PostError> {
-        if self.lost {
-            return Err(PostError::Gone);
-        }
+        self.check_posts()?;
         let qp = self.queue_pairs.get(&qpn).ok_or(PostError::UnknownQueue)?;
         qp.check_takes(Queue::Send)?;
         let room = qp.send.as_ref().map_or(0, Posting::room);
@@ -297,9 +311,7 @@ impl Attached {
         flags: SendFlags,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, remora_nic::queue::element::TooLong>,
     ) -> Result<u32, PostError> {
-        if self.lost {
-            return Err(PostError::Gone);
-        }
+        self.check_posts()?;
         let qp = self.queue_pairs.get_mut(&qpn).ok_or(PostError::UnknownQueue)?;
         let takes = qp.check_takes(queue);
         let reports = qp.reports(flags);
@@ -325,9 +337,7 @@ impl Attached {
         srq: u32,
         request: &RecvRequest<'_>,
     ) -> Result<(), PostError> {
-        if self.lost {
-            return Err(PostError::Gone);
-        }
+        self.check_posts()?;
         let posting = self.shared_receives.get_mut(&srq).ok_or(PostError::UnknownQueue)?;
         posting.post(true, |raw| encode_recv(request, raw))?;
         self.wakes |= self.arena.ring(posting.number());
@@ -347,6 +357,7 @@ impl Attached {
 
     /// Lets a queue run up to `index`.
     pub(crate) fn doorbell(&mut self, qpn: u32, queue: Queue, index: u32) -> Result<(), PostError> {
+        self.check_posts()?;
         self.use_chains();
         let qp = self.queue_pairs.get_mut(&qpn).ok_or(PostError::UnknownQueue)?;
         qp.check_takes(queue)?;
@@ -390,6 +401,9 @@ impl Attached {
     /// Takes entries that the card's process has written.
     #[inline]
     fn take_entries(&mut self, cq: u32, out: &mut [Completion]) -> Result<usize, PollCqError> {
+        if self.is_fenced() {
+            return Ok(0);
+        }
         let queue = self.completion_queues.get_mut(&cq).ok_or(PollCqError::UnknownCq)?;
         let (found, waits) = queue.consumer.poll(out)?;
         if waits && self.arena.ring(queue.consumer.number()) {
@@ -461,7 +475,7 @@ impl Attached {
 
     #[inline(never)]
     fn dispatch_each(&mut self) -> bool {
-        if self.is_guest {
+        if self.is_guest || self.is_fenced() {
             return false;
         }
         let mut any = false;
@@ -560,11 +574,11 @@ impl Attached {
 
     /// Announces that this client sleeps from now on; returns whether it may: there are no events.
     pub(crate) fn will_sleep(&mut self) -> bool {
-        if self.is_guest {
+        if self.is_guest || self.is_fenced() {
             return true;
         }
         if !self.session.is_machine() {
-            self.events.will_sleep(&self.arena);
+            self.events.will_sleep(&self.arena, self.epoch);
         }
         !self.events.any(&self.arena)
     }
@@ -577,7 +591,7 @@ impl Attached {
     /// This client is awake.
     pub(crate) fn woke(&mut self) {
         if !self.is_guest && !self.session.is_machine() {
-            self.events.woke(&self.arena);
+            self.events.woke(&self.arena, self.epoch);
         }
     }
 

@@ -132,7 +132,7 @@ impl Begun {
         let refused = |source| AttachError::Connect { path: path.into(), source };
         let silent = |reason: String| AttachError::Greeting { path: path.into(), reason };
         let socket = MessageSocket::connect(path).map_err(refused)?;
-        socket.send(&greeting(hello), &[]).map_err(|error| silent(error.to_string()))?;
+        socket.ask(&greeting(hello), &[]).map_err(|error| silent(error.to_string()))?;
         if !socket.wait(Some(GREETING)).map_err(|error| silent(error.to_string()))? {
             return Err(silent(format!("nothing came within {GREETING:?}")));
         }

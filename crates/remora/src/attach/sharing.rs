@@ -50,6 +50,7 @@ impl Attached {
     pub(crate) fn fork(&mut self) -> Result<(), AttachError> {
         let begun = Begun::guest(self, self.join)?;
         (self.session, self.wake) = (begun.session, begun.wake);
+        self.epoch = begun.welcome.epoch;
         self.loans.fork();
         self.end_passes();
         self.is_guest = true;

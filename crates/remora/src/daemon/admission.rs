@@ -52,10 +52,6 @@ impl Server {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
         client.greet_by = None;
         let (uid, pid) = (client.uid, client.pid);
-        let rule = *self.policy.rule(uid);
-        if !rule.attach {
-            return Then::Drop(format!("user {uid} may not attach: the daemon’s policy says so"));
-        }
         if hello.observer {
             if self.clients.observers(uid) > OBSERVERS {
                 return Then::Drop(format!("user {uid} has {OBSERVERS} connections that ask only"));
@@ -70,11 +66,11 @@ impl Server {
             (None, Some(token)) => self.take_over(number, (uid, pid), &hello, &token),
             (None, None) => self.begin(number, (uid, pid), &hello),
         };
-        let session = match session {
-            Ok(session) => session,
-            Err(refusal) => return Then::Drop(refusal),
-        };
-        self.welcome(number, session)
+        let takes_over = hello.token.is_some();
+        match session {
+            Ok(session) => self.welcome(number, session, takes_over.then_some(hello.keep)),
+            Err(refusal) => Then::Drop(refusal),
+        }
     }
 
     /// The name of a new session: the one that the client wants, or one made for its process.
@@ -122,14 +118,15 @@ impl Server {
         (uid, pid): (u32, i32),
         hello: &Hello,
     ) -> Result<u32, Refusal> {
+        let room = self.policy.rule(uid).quotas.arena_bytes;
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;
+        let doorbell = Event::new().map_err(no_descriptors)?;
+        // When there is room for the new one, so that none ends for nothing.
         if hello.anew {
             self.end_former(uid, hello.name.as_deref());
         }
-        let rule = self.rule_of_another(uid)?;
         let name = self.free_name((uid, pid), hello.name.as_deref())?;
-        let room = usize::try_from(rule.quotas.arena_bytes).unwrap_or(usize::MAX);
-        let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;
-        let doorbell = Event::new().map_err(no_descriptors)?;
         let keep = hello.keep;
         let wanted = Wanted { client, name, uid, pid, keep, is_machine: false };
         self.add_session(wanted, (arena, file, doorbell))
@@ -207,18 +204,12 @@ impl Server {
         };
         let found = self.sessions.values_mut().find(wanted);
         let session = found.map(|held| held.number).ok_or(NO_SUCH_SESSION)?;
-        self.hand_over(session, client, pid, hello.keep)?;
+        self.hand_over(session, client, pid)?;
         Ok(session)
     }
 
     /// Gives the client a session that it may have, with all that is in it.
-    pub(super) fn hand_over(
-        &mut self,
-        session: u32,
-        client: u32,
-        pid: i32,
-        keep: Keep,
-    ) -> Result<(), Refusal> {
+    pub(super) fn hand_over(&mut self, session: u32, client: u32, pid: i32) -> Result<(), Refusal> {
         // What got in beside the former client does not get in beside this one.
         let share = new_token()?;
         let held = self.sessions.get_mut(&session).ok_or(NO_SUCH_SESSION)?;
@@ -226,7 +217,6 @@ impl Server {
         let wake = Wake::new().map_err(no_descriptors)?;
         let old = held.take_over(client, pid);
         held.share = share;
-        held.keep = self.policy.rule(held.uid).keep(keep);
         let (slot, epoch) = (held.slot, held.epoch);
         self.device.live.command_own(|driver| {
             if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
@@ -242,10 +232,12 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn welcome(&mut self, number: u32, session: u32) -> Then {
+    /// Tells a client what is in its session. `keep` is how long one that it has taken over shall
+    /// be kept behind it. That holds once the client can have all: if descriptors are short, the
+    /// session stays as it was.
+    pub(super) fn welcome(&mut self, number: u32, session: u32, keep: Option<Keep>) -> Then {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
         client.session = Some(session);
-        self.watch_process(number);
         let Some(held) = self.sessions.get(&session) else { return Then::Stay };
         let slot = held.slot;
         let (share, epoch) = (held.share, held.epoch);
@@ -257,6 +249,10 @@ impl Server {
             Ok(gathered) => gathered,
             Err(refusal) => return Then::Drop(refusal),
         };
+        if let Some(keep) = keep {
+            self.keep_for(session, keep);
+        }
+        self.watch_process(number);
         let welcome = Welcome {
             session,
             token,
@@ -271,6 +267,16 @@ impl Server {
         };
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         self.send(number, &Answer::Welcome(welcome), &descriptors)
+    }
+}
+
+impl Server {
+    /// Has a session kept behind its client as long as that one wants and the policy allows.
+    fn keep_for(&mut self, session: u32, keep: Keep) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.keep = self.policy.rule(held.uid).keep(keep);
+            self.keep_stored(session);
+        }
     }
 }
 

@@ -13,7 +13,9 @@ use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::lent::{FEW_DESCRIPTORS, LOANS_MAX, has_few_descriptors, local, process_file};
+use super::lent::{
+    FEW_DESCRIPTORS, LOANS_MAX, LentError, has_few_descriptors, local, process_file,
+};
 use super::policy::Rule;
 use crate::dma::engine::{ChannelId, ChannelState};
 use crate::dma::path::calls::{ByFile, ProcessVm};
@@ -22,6 +24,7 @@ use crate::dma::{
     CardMemory, ChannelOptions, Direction, Engine, Interface, MemoryKind, Mode, Owner, Piece,
     RegionId, Ring, Service, Wake,
 };
+use crate::memory::reopened;
 use crate::message::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest, Loan};
 
 /// The most channels of a client.
@@ -395,13 +398,17 @@ fn path_to(
         (Loan::Sealed, Some(file)) => {
             Box::new(Mapping::of(&of_file(file)).map_err(|error| error.to_string())?)
         }
+        (Loan::File, Some(_)) if !(own_user || rule.lend_files) => {
+            return Err(LentError::OtherUsersFile.to_string());
+        }
         (Loan::File, Some(file)) => {
             let file = local(file).map_err(|error| error.to_string())?;
             let is_whole = file.metadata().is_ok_and(|about| about.len() >= memory.len);
             if !is_whole {
                 return Err("the file is shorter than the memory that is granted".into());
             }
-            Box::new(ByFile::of_memory(&of_file(file.into())).map_err(said)?)
+            let file = reopened(file).into();
+            Box::new(ByFile::of_memory(&of_file(file)).map_err(said)?)
         }
         (Loan::Process, None) if own_user && who.living => {
             Box::new(ProcessVm::of(&memory).map_err(said)?)
@@ -417,4 +424,29 @@ fn path_to(
             );
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::daemon::policy::Policy;
+
+    #[test]
+    fn files_of_others_are_granted_if_the_policy_says_so() {
+        let own = rustix::process::geteuid().as_raw();
+        let usual = *Policy::default().rule(own);
+        for (uid, lend_files, expected) in
+            [(own, false, true), (own + 1, false, false), (own + 1, true, true)]
+        {
+            let file = memfd_create("granted", MemfdFlags::CLOEXEC).unwrap();
+            ftruncate(&file, 4096).unwrap();
+            let who = Asker { client: 1, uid, pid: 1, sessions: 0, living: true };
+            let memory = Application { pid: 1, addr: 0, len: 4096, file: None };
+            let rule = Rule { lend_files, ..usual };
+            let path = path_to(Loan::File, memory, vec![file], (who, &rule));
+            assert_eq!(path.is_ok(), expected, "user {uid}, {lend_files}");
+        }
+    }
 }

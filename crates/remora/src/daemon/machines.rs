@@ -93,10 +93,8 @@ impl Server {
         let text = |error: io::Error| error.to_string();
         let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(|e| e.to_string())?;
         let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
-        let rule = self.policy.rule(uid);
-        if !rule.attach {
-            return Err(format!("user {uid} may not attach: the daemon’s policy says so"));
-        }
+        self.policy.check_attach(uid)?;
+        let arena_bytes = self.policy.rule(uid).quotas.arena_bytes;
         let machine = &mut self.machines[at];
         if machine.qemu.is_some() {
             return Err("another one has it".into());
@@ -109,7 +107,7 @@ impl Server {
             }
             Some(device) => device,
             None => {
-                let device = MachineDevice::new(uid, rule.quotas.arena_bytes).map_err(text)?;
+                let device = MachineDevice::new(uid, arena_bytes).map_err(text)?;
                 watch_edges(&self.poll, &device.letters, token(at, LETTERS)).map_err(text)?;
                 device
             }
@@ -217,8 +215,9 @@ impl Server {
         let who = (device.uid, qemu.pid);
         self.clients.add(client, Client::in_machine(device.mailbox.clone(), number, who));
         self.machines[at].client = Some(client);
+        let takes_over = hello.token.is_some();
         let then = match self.session_in_machine(at, client, who, &hello) {
-            Ok(session) => self.welcome(client, session),
+            Ok(session) => self.welcome(client, session, takes_over.then_some(hello.keep)),
             Err(refusal) => Then::Drop(refusal),
         };
         if let Then::Drop(reason) = then {
@@ -234,9 +233,7 @@ impl Server {
         (uid, pid): (u32, i32),
         hello: &Hello,
     ) -> Result<u32, Refusal> {
-        if !self.policy.rule(uid).attach {
-            return Err(format!("user {uid} may not attach: the daemon’s policy says so"));
-        }
+        self.policy.check_attach(uid)?;
         if hello.observer || hello.join.is_some() {
             return Err("a program in a virtual machine has a session of its own".into());
         }
@@ -244,7 +241,7 @@ impl Server {
         match (&hello.token, there) {
             (Some(token), Some(held)) if held.check(uid, token).is_ok() => {
                 let session = held.number;
-                self.hand_over(session, client, pid, hello.keep)?;
+                self.hand_over(session, client, pid)?;
                 Ok(session)
             }
             (Some(_), _) => Err(NO_SUCH_SESSION.into()),

@@ -227,7 +227,7 @@ impl Observer {
         read: impl FnOnce(Answer<'_>) -> Option<R>,
     ) -> Result<(R, Vec<OwnedFd>), ObserveError> {
         let system = |source| ObserveError::System { path: self.path.clone(), source };
-        self.socket.send(message, descriptors).map_err(system)?;
+        self.socket.ask(message, descriptors).map_err(system)?;
         if !self.socket.wait(Some(PATIENCE)).map_err(system)? {
             // An answer that comes later would be taken for that to another request.
             rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).ok();

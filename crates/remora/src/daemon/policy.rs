@@ -347,6 +347,17 @@ impl Policy {
         self.users.get(&uid).unwrap_or(&self.others)
     }
 
+    /// May the user `uid` attach?
+    ///
+    /// # Errors
+    /// What a client is told that may not.
+    pub(crate) fn check_attach(&self, uid: u32) -> Result<(), String> {
+        match self.rule(uid).attach {
+            true => Ok(()),
+            false => Err(format!("user {uid} may not attach: the daemon’s policy says so")),
+        }
+    }
+
     /// The most sessions of all users.
     pub(crate) fn sessions(&self) -> u32 {
         self.sessions

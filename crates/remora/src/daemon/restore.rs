@@ -26,6 +26,7 @@ use crate::commands::Place;
 use crate::driver::Own;
 use crate::event::Event;
 use crate::memory::memfd;
+use crate::memory::reopened;
 use crate::message::{Keep, Loan, Object};
 use crate::shared::Arena;
 use crate::wake_pipe::Wake;
@@ -191,8 +192,14 @@ impl Server {
     /// Has the store keep memory that a session lends, if it keeps the session.
     pub(super) fn store_lent(&mut self, session: u32, lent: u32, loan: Loan, file: BorrowedFd<'_>) {
         let is_stored = self.sessions.get(&session).is_some_and(|held| !held.stored.is_empty());
-        if is_stored && matches!(loan, Loan::Sealed | Loan::File) {
-            self.put(session, Part::Lent(lent), file);
+        if !is_stored || !matches!(loan, Loan::Sealed | Loan::File) {
+            return;
+        }
+        // systemd keeps one of descriptors that share an open file description, under one name. The
+        // same file may be lent twice.
+        match file.try_clone_to_owned() {
+            Ok(file) => self.put(session, Part::Lent(lent), reopened(file.into()).as_fd()),
+            Err(error) => tracing::warn!(%error, "lent memory does not outlive the daemon"),
         }
     }
 

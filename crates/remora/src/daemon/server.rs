@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
+use super::answers::Refusal;
 use super::clients::{Client, Clients, Line, Then};
 use super::compiler::Compiler;
 use super::descriptors::{Looked, Looks, Parcel, is_plain};
@@ -28,10 +29,10 @@ use super::fd_store::FdStore;
 use super::ivshmem::{MACHINES, Machine};
 use super::objects::Pools;
 use super::policy::Policy;
-use super::sessions::Session;
+use super::sessions::{Left, Session};
 use crate::device::Device;
 use crate::kernel::{Loader, no_loader};
-use crate::message::{Answer, Keep, MessageSocket, encode};
+use crate::message::{Answer, Keep, MessageSocket, Object, encode};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -332,9 +333,8 @@ impl Server {
             }
         };
         let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
-        if self.clients.ungreeted(uid) >= UNGREETED {
-            let reason = "the user has too many connections on which no greeting has come";
-            socket.send(&encode(&Answer::Farewell(reason)), &[]).ok();
+        if let Err(refusal) = self.check_admits(uid) {
+            socket.send(&encode(&Answer::Farewell(&refusal)), &[]).ok();
             return;
         }
         let number = self.clients.free_number();
@@ -343,6 +343,16 @@ impl Server {
             return;
         }
         self.clients.add(number, Client::new(socket, (uid, pid), Instant::now() + GREETING));
+    }
+
+    /// May a user have another connection, on which no greeting has come yet? (Whoever may not
+    /// attach holds nothing of the daemon's, not even for the time of a greeting.)
+    fn check_admits(&self, uid: u32) -> Result<(), Refusal> {
+        self.policy.check_attach(uid)?;
+        if self.clients.ungreeted(uid) >= UNGREETED {
+            return Err("the user has too many connections on which no greeting has come".into());
+        }
+        Ok(())
     }
 
     /// Does not look at a client until [`Server::resume`], so that what it asks for waits. Its end
@@ -468,10 +478,28 @@ impl Server {
         if let Some(heir) = self.clients.of_session(held.number).first().copied() {
             held.client = Some(heir);
             held.pid = self.clients.get(heir).map_or(held.pid, |client| client.pid);
-        } else if held.leave(Instant::now()) == super::sessions::Left::Ends {
-            let session = held.number;
-            self.end_session(session);
+            return;
         }
+        let session = held.number;
+        match held.leave(Instant::now()) {
+            Left::Ends => self.end_session(session),
+            Left::Kept => self.take_posted(session),
+        }
+    }
+
+    /// Takes what a client has posted that may have been killed before it rang the doorbells.
+    fn take_posted(&self, session: u32) {
+        let Some(slot) = self.sessions.get(&session).map(|held| held.slot) else { return };
+        self.device.live.command_own(|driver| {
+            let objects = driver.engine.as_deref().map(|engine| engine.objects.of(slot));
+            for object in objects.into_iter().flatten() {
+                match object {
+                    Object::Qp(qpn) => driver.take_posted(qpn),
+                    Object::Srq(srq) => driver.take_posted_srq(slot, srq),
+                    _ => {}
+                }
+            }
+        });
     }
 
     /// Waits for the end of a process that has a session which outlives it: a child that has its

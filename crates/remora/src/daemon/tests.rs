@@ -44,6 +44,7 @@ mod passes;
 mod polls;
 mod restore;
 mod shared_receives;
+mod takeovers;
 mod turns;
 #[path = "../../tests/support/until.rs"]
 mod until;
@@ -298,12 +299,18 @@ impl Client {
 
     /// Writes an element, publishes it and rings.
     fn post(&self, queues: &mut Queues, element: &[u8; 64]) {
+        let number = self.publish(queues, element);
+        self.ring(number);
+    }
+
+    /// Writes an element and publishes it; returns the queue's number.
+    fn publish(&self, queues: &mut Queues, element: &[u8; 64]) -> u32 {
         let (queue, ring) = self.work_queue(&queues.made.sq);
         let slot = ring + (queues.posted % queues.made.sq.depth) as usize * 64;
         self.arena.memory().write_at(slot, element).unwrap();
         queues.posted = queues.posted.wrapping_add(1);
         queue.publish(queues.posted);
-        self.ring(queue.number());
+        queue.number()
     }
 
     fn ring(&self, number: u32) {
@@ -417,7 +424,7 @@ fn a_client_that_sleeps_is_woken() {
     for round in 1..=20 {
         memory.store_u64(0, round).unwrap();
         queues.completions.arm(false);
-        events.will_sleep(&client.arena);
+        events.will_sleep(&client.arena, 1);
         // The daemon has had the time to fall asleep, in some of the rounds.
         std::thread::sleep(Duration::from_millis(round * 2));
         client.post(&mut queues, &write(round, (0, key), (64, key), 8));
@@ -456,7 +463,7 @@ fn a_client_cannot_have_the_daemon_wait_for_it() {
     let events = EventConsumer::new(&client.arena);
     for round in 0..3 {
         queues.completions.arm(false);
-        events.will_sleep(&client.arena);
+        events.will_sleep(&client.arena, 1);
         client.post(&mut queues, &write(round, (0, 0), (0, 0), 0));
         client.completion(&mut queues);
     }

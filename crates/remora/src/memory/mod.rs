@@ -64,7 +64,7 @@ pub struct HostMemory {
 /// offset, or have each write wait for the disk, or begin to at any time. Where the system does not
 /// let us open it, as with another user's, it stays the caller's; and where we would have to wait
 /// for somebody who has a lease on it.
-fn reopened(file: File) -> File {
+pub(crate) fn reopened(file: File) -> File {
     let open = || {
         let mode = fcntl_getfl(&file)? & OFlags::ACCMODE;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());

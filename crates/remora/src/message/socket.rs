@@ -81,6 +81,18 @@ impl MessageSocket {
         }
     }
 
+    /// Sends a message that is answered. That the other end has gone is no error: it may have said
+    /// why, which is received in the place of an answer.
+    ///
+    /// # Errors
+    /// As for [`MessageSocket::send`], but not `BrokenPipe`.
+    pub fn ask(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        match self.send(message, descriptors) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            sent => sent,
+        }
+    }
+
     /// Receives a message into `message`, and returns the descriptors that came with it; `None` if
     /// the other end has gone.
     ///
@@ -108,10 +120,14 @@ impl MessageSocket {
         let mut room = [MaybeUninit::uninit(); CONTROL];
         let mut control = RecvAncillaryBuffer::new(&mut room);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut was_reset = false;
         let got = loop {
             let mut bytes = [IoSliceMut::new(message)];
             match rustix::net::recvmsg(&self.socket, &mut bytes, &mut control, flags) {
                 Err(rustix::io::Errno::INTR) => {}
+                // The other end has gone, and had not read everything. The system says so once, and
+                // before what that end said last.
+                Err(rustix::io::Errno::CONNRESET) if !was_reset => was_reset = true,
                 Err(rustix::io::Errno::CONNRESET) => return Ok(false),
                 got => break got?,
             }
@@ -186,6 +202,23 @@ mod tests {
         drop(came);
         // All copies of the pipe's end are closed.
         assert_eq!(io::Read::read(&mut reader, &mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_an_end_said_last_is_heard_though_it_has_not_read_everything() {
+        for is_late in [false, true] {
+            let (a, b) = MessageSocket::pair().unwrap();
+            a.send(b"go away", &[]).unwrap();
+            if !is_late {
+                b.ask(b"please", &[]).unwrap();
+            }
+            drop(a);
+            b.ask(b"please", &[]).unwrap();
+            let mut message = Vec::new();
+            assert!(b.receive(&mut message).unwrap().is_some());
+            assert_eq!(message, b"go away");
+            assert!(b.receive(&mut message).unwrap().is_none());
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //! byte    0  magic u64, version u32, data u32      written once, by the daemon
 //!        64  need_wake u32, epoch u32              the daemon sleeps: write to the doorbell
-//!       128  events consumed u32, client sleeps u32          written by the client
+//!       128  events consumed u32, client sleeps u32 (its epoch, or 0)   written by the client
 //!       192  events wait u32                                 written by the daemon
 //!       512  summary u64, then the bits of queues 0 to 447   one line: set by the client,
 //!      2048  the bits of queues 448 and up                   taken by the daemon

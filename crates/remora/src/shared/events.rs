@@ -173,14 +173,19 @@ impl EventConsumer {
 
     /// Announces that the client goes to sleep on the event's descriptor. It has to look for events
     /// behind this. (A client whose descriptor a reactor watches may leave it so.)
-    pub fn will_sleep(&self, arena: &Arena) {
-        arena.word32(AT_CLIENT_SLEEPS).store(1, Ordering::Relaxed);
+    ///
+    /// `epoch` is the client's ([`Arena::epoch`]): who has lost the session to a later client does
+    /// not take that one's wake-ups away.
+    pub fn will_sleep(&self, arena: &Arena, epoch: u32) {
+        arena.word32(AT_CLIENT_SLEEPS).fetch_max(epoch, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The client is awake, and wants no wake-ups.
-    pub fn woke(&self, arena: &Arena) {
-        arena.word32(AT_CLIENT_SLEEPS).store(0, Ordering::Relaxed);
+    /// The client of this epoch is awake, and wants no wake-ups.
+    pub fn woke(&self, arena: &Arena, epoch: u32) {
+        let word = arena.word32(AT_CLIENT_SLEEPS);
+        // Otherwise another client sleeps.
+        let _ = word.compare_exchange(epoch, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     fn sequence<'a>(&self, arena: &'a Arena, index: u32) -> &'a AtomicU32 {

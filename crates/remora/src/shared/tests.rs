@@ -172,10 +172,25 @@ fn events_of_any_length_wait_for_room() {
     assert_eq!(consumer.next(&client, &mut bytes), None);
     producer.push(&daemon, &[0; EVENT_MAX + 1]);
     assert_eq!((producer.lost(), consumer.any(&client)), (1, false));
-    consumer.will_sleep(&client);
+    consumer.will_sleep(&client, 1);
     assert!(producer.push(&daemon, b"wake"));
-    consumer.woke(&client);
+    consumer.woke(&client, 1);
     assert!(!producer.push(&daemon, b"no need"));
+}
+
+#[test]
+fn who_has_lost_the_session_takes_no_wake_up_from_the_next_one() {
+    let (daemon, client) = arena();
+    let (mut producer, consumer) = (EventProducer::default(), EventConsumer::new(&client));
+    consumer.will_sleep(&client, 1);
+    consumer.will_sleep(&client, 2);
+    consumer.woke(&client, 1);
+    assert!(producer.push(&daemon, b"the second one sleeps"));
+    consumer.will_sleep(&client, 1);
+    consumer.woke(&client, 1);
+    assert!(producer.push(&daemon, b"it still does"));
+    consumer.woke(&client, 2);
+    assert!(!producer.push(&daemon, b"it does not"));
 }
 
 /// What waits for a client that does not read is bounded by number and by bytes; it gets all that

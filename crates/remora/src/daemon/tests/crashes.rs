@@ -149,7 +149,7 @@ fn sleeps_armed(daemon: &Daemon) {
     let (client, mut one, _two, key) = connected(daemon);
     let lkey = local(&client, &one);
     one.completions.arm(false);
-    EventConsumer::new(&client.arena).will_sleep(&client.arena);
+    EventConsumer::new(&client.arena).will_sleep(&client.arena, 1);
     client.post(&mut one, &write(1, (0, lkey), (0, key), 8));
 }
 

@@ -245,6 +245,8 @@ fn with_few_descriptors() {
         daemon.wait_until_empty();
     }
     what_else_keeps_descriptors(&daemon, file.as_fd());
+    takeovers::without_descriptors_a_session_stays();
+    takeovers::without_descriptors_a_former_session_stays();
 }
 
 /// Grants to a DMA engine, its channels, and XRC domains that files name.
@@ -272,6 +274,21 @@ fn what_else_keeps_descriptors(daemon: &Daemon, file: BorrowedFd<'_>) {
     daemon.client().card().alloc_pd().unwrap();
     drop(hog);
     daemon.wait_until_empty();
+}
+
+/// They are told why at once, and neither their connections nor what they send is kept.
+#[test]
+fn strangers_hold_nothing() {
+    let daemon = daemon_with("attach = false");
+    for says in [false, true] {
+        let stranger = Asker { socket: MessageSocket::connect(&daemon.path).unwrap() };
+        if says {
+            stranger.socket.ask(&greeting(&Hello::default()), &[]).unwrap();
+        }
+        let reason = stranger.farewell();
+        assert!(reason.contains("may not attach"), "{reason}");
+        assert!(stranger.receive().0.is_empty());
+    }
 }
 
 #[test]

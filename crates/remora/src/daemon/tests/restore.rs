@@ -102,7 +102,10 @@ fn serve(
     match (value("FDSTORE"), value("FDSTOREREMOVE"), value("FDNAME")) {
         (Some(_), None, Some(name)) => {
             assert_eq!(descriptors.len(), 1);
-            kept.lock().unwrap().insert(name, descriptors.remove(0));
+            let (came, mut kept) = (descriptors.remove(0), kept.lock().unwrap());
+            if !kept.values().any(|there| share_description(there, &came)) {
+                kept.insert(name, came);
+            }
         }
         (None, Some(_), Some(name)) => {
             assert!(kept.lock().unwrap().remove(&name).is_some(), "{name} is not there");
@@ -111,6 +114,17 @@ fn serve(
     }
     said.lock().unwrap().push(text.to_owned());
     text != "END"
+}
+
+/// Are these one open file description? Then a flag that is set by one is seen by the other.
+/// systemd keeps the first of such descriptors only.
+fn share_description(one: &OwnedFd, other: &OwnedFd) -> bool {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let (flags, before) = (fcntl_getfl(one).unwrap(), fcntl_getfl(other).unwrap());
+    fcntl_setfl(one, flags ^ OFlags::NONBLOCK).unwrap();
+    let after = fcntl_getfl(other).unwrap();
+    fcntl_setfl(one, flags).unwrap();
+    before != after
 }
 
 fn kept(name: &str) -> Hello {

@@ -8,7 +8,7 @@ use remora_nic::queue::Status;
 
 use super::{Asker, Client, Daemon, sealed, until, write};
 use crate::commands::{Bytes, Commands, Place};
-use crate::message::{Answer, Hello, Keep, Loan, MessageSocket, decode, encode, greeting};
+use crate::message::{Answer, Hello, Keep, Loan, MessageSocket, decode, greeting};
 
 fn kept(keep: Keep) -> Hello {
     Hello { name: Some("kept".into()), keep, ..Hello::default() }
@@ -55,10 +55,12 @@ pub(super) fn without_descriptors_a_session_stays() {
     let token = client.welcome.token;
     drop(client);
     let taking = greeting(&Hello { token: Some(token), ..kept(Keep::No) });
+    let mut later = Vec::new();
     for free in 0.. {
         let taker = Asker { socket: MessageSocket::connect(&daemon.path).unwrap() };
-        // The daemon has accepted the taker before one that came later.
-        drop(daemon.client());
+        // The daemon has accepted the taker before one that came later. (Whose end would give it
+        // descriptors at any time.)
+        later.push(daemon.observer());
         let mut taken = all_descriptors();
         taken.truncate(taken.len() - free);
         taker.send(&taking, &[]);
@@ -75,6 +77,7 @@ pub(super) fn without_descriptors_a_session_stays() {
             sessions.iter().any(|session| session.name == "kept" && !session.attached)
         });
     }
+    drop(later);
     daemon.wait_until_empty();
 }
 
@@ -83,15 +86,15 @@ pub(super) fn without_descriptors_a_former_session_stays() {
     let daemon = Daemon::start();
     drop(Client::attach(&daemon, &kept(Keep::Forever)).unwrap());
     let anew = Asker { socket: MessageSocket::connect(&daemon.path).unwrap() };
-    drop(daemon.client());
+    let later = daemon.observer();
     let taken = all_descriptors();
     anew.send(&greeting(&Hello { anew: true, ..kept(Keep::No) }), &[]);
     anew.socket.wait(None).unwrap();
     drop(taken);
     let (bytes, _) = anew.receive();
     assert!(matches!(decode(&bytes), Ok(Answer::Farewell(_))), "{bytes:?}");
-    assert_eq!(daemon.observer().status()[0].sessions[0].name, "kept");
-    let refused = daemon.observer().refusal(&crate::message::ClientRequest::Evict("kept"), &[]);
+    assert_eq!(later.status()[0].sessions[0].name, "kept");
+    let refused = later.refusal(&crate::message::ClientRequest::Evict("kept"), &[]);
     assert_eq!(refused, None);
     daemon.wait_until_empty();
 }

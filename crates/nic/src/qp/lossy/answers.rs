@@ -165,6 +165,8 @@ impl Qp {
             self.complete_lossy(env);
             self.schedule(env.card);
         }
+        // This request, or a later one whose answer has come before.
+        self.settle_failures(env);
         Ok(Taken::Done)
     }
 
@@ -206,7 +208,6 @@ impl Qp {
             }
             let about = (Some(packet.op), Some(packet.bth.psn));
             self.report(env, work.fails_with(status), about, cause);
-            self.settle_failures(env);
         }
     }
 }

@@ -2,4 +2,6 @@
 //! and of those that wait, when packets are lost in an unlucky order.
 
 mod answers;
+mod memory;
 mod rig;
+mod waits;

@@ -2,6 +2,7 @@
 //! and of those that wait, when packets are lost in an unlucky order.
 
 mod answers;
+mod elements;
 mod memory;
 mod rig;
 mod waits;

@@ -5,4 +5,5 @@ mod answers;
 mod elements;
 mod memory;
 mod rig;
+mod silence;
 mod waits;

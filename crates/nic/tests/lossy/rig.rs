@@ -12,7 +12,9 @@ use remora_nic::queue::{
     Status,
 };
 use remora_nic::wire::icrc::{Flow, Icrc};
-use remora_nic::wire::{Dialect, ICRC_LEN, Op, Operation, Packet, ROCE_PORT, Transport};
+use remora_nic::wire::{
+    Bth, Dialect, Extensions, ICRC_LEN, MAX_HEADER, Op, Operation, Packet, ROCE_PORT, Transport,
+};
 use remora_nic::{
     Access, Config, Datagram, Key, Memory, MemoryFault, MrInit, Nic, PageTable, Path, PayloadRef,
     Pd, Psn, QpFlags, QpInit, Time, TransmitBatch,
@@ -337,6 +339,16 @@ impl Rig {
     pub(crate) fn call(&mut self, of: usize, payload: &[u8]) {
         let End { nic, ram, qpn, .. } = &mut self.ends[of];
         nic.call_kernel(self.now, ram, *qpn, 1, payload).unwrap();
+    }
+
+    /// A false packet to `to`, which arrives after all that has left before.
+    pub(crate) fn forge(&mut self, to: usize, (code, psn): (u8, u32), ext: &Extensions) {
+        let op = Op::lookup(code, Dialect::LOSSY).unwrap();
+        let bth =
+            Bth { opcode: code, dest_qp: self.ends[to].qpn, psn: Psn::new(psn), ..Bth::ours() };
+        let mut header = [0; MAX_HEADER];
+        let len = Packet::emit_headers(&bth, op, ext, &mut header);
+        self.launch(to, DELAY, seal(1 - to, header[..len].to_vec()));
     }
 
     fn launch(&mut self, to: usize, delay: u64, bytes: Vec<u8>) {

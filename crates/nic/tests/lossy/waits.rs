@@ -4,9 +4,9 @@ use remora_nic::kernel::{HEADER_LEN, Header, Notify, STATUS_WORD_LEN};
 use remora_nic::qp::State;
 use remora_nic::queue::RemoteAddress;
 use remora_nic::queue::Status::{RnrRetryExceeded, Success};
-use remora_nic::wire::Dialect;
+use remora_nic::wire::{Aeth, Dialect, Extensions, Sack};
 
-use crate::rig::{A, B, DELAY, MILLISECOND, Rig, Settings};
+use crate::rig::{A, B, DELAY, FIRST, MILLISECOND, Rig, Settings};
 
 /// A peer reads while it is not ready for a SEND, for as long as it likes.
 #[test]
@@ -22,6 +22,23 @@ fn a_peer_that_is_not_ready_for_a_send_goes_on_reading() {
     rig.receive(A, 1 << 17, 64);
     rig.run();
     assert_eq!(rig.sent(B), [(0, Success)]);
+}
+
+/// A peer acknowledges an answer behind a SEND, and takes that back: it gets no other.
+#[test]
+fn an_answer_that_has_arrived_cannot_be_taken_back() {
+    let mut rig = Rig::new();
+    rig.send(B, 0, 64);
+    rig.pass(DELAY);
+    rig.read(A, 0, 64);
+    rig.pass(MILLISECOND);
+    assert_eq!(rig.sent(A), [(0, Success)]);
+    let answers = rig.ends[B].nic.counters().tx_bytes;
+    let (aeth, sack) = (Aeth { syndrome: 31, msn: FIRST + 1 }, Some(Sack::default()));
+    rig.forge(B, (0xF1, FIRST), &Extensions { aeth, sack, ..Extensions::default() });
+    rig.pass(MILLISECOND);
+    assert_eq!(rig.sent(B), [(0, Success)]);
+    assert_eq!(rig.ends[B].nic.counters().tx_bytes, answers);
 }
 
 /// A peer that always has more to READ leaves turns to kernels' messages.

@@ -113,12 +113,12 @@ impl Qp {
         if self.state == State::Error {
             return;
         }
-        self.find_lost(env);
+        let late = self.find_lost(env);
         let (high, now) = (self.tx.high, env.now);
         self.lossy_mut().paths.revive(high, now);
         self.settle_failures(env);
         if self.state != State::Error {
-            self.arm_lossy(env);
+            self.arm_lossy_for(env, Some(late));
             self.schedule(env.card);
         }
     }
@@ -406,6 +406,12 @@ impl Qp {
 
     /// Sets the timer for what is due next.
     pub(super) fn arm_lossy(&mut self, env: &mut Env<'_>) {
+        self.arm_lossy_for(env, None);
+    }
+
+    /// As [`Qp::arm_lossy`]; `late` says when a packet may be found lost, if that is known.
+    #[inline]
+    fn arm_lossy_for(&mut self, env: &mut Env<'_>, late: Option<Time>) {
         if self.tx.recovery == Recovery::RnrWait {
             return;
         }
@@ -413,7 +419,7 @@ impl Qp {
         if idle || self.lossy().dormant {
             return self.tx.timer.disarm();
         }
-        let late = self.find_lost(env);
+        let late = late.unwrap_or_else(|| self.find_lost(env));
         let silence_ns = self.silence_ns(env);
         let probe = self.probe_at(env, silence_ns);
         let silence = silence_ns.map(|wait| self.lossy().quiet_since.plus_ns(wait));

@@ -155,7 +155,7 @@ impl Departures {
     #[inline]
     pub(super) fn have_arrived(&self, una: Psn, (first, packets): (Psn, u32)) -> bool {
         let at = first.distance_from(una);
-        self.arrived.ones() >= packets && (at..at + packets).all(|at| self.arrived.get(at))
+        self.arrived.ones() >= packets && self.arrived.next_clear(at) >= at + packets
     }
 
     /// Notes that a packet has arrived that had been found lost.
@@ -284,14 +284,12 @@ impl Departures {
         // A packet behind the last one that has arrived may be missing only if it was sent again.
         let last_lost = self.lost.back().map(|lost| lost.psn.distance_from(una) + 1);
         let end = self.arrived.last().max(last_lost).unwrap_or(0).min(sent);
-        let mut among = 0;
-        for at in 0..end {
+        let (mut at, mut among) = (self.arrived.next_clear(0), 0);
+        while at < end {
             let psn = una.plus(at);
+            at = self.arrived.next_clear(at + 1);
             let lost = self.lost.get(among).filter(|lost| lost.psn == psn).copied();
             among += usize::from(lost.is_some());
-            if self.arrived.get(at) {
-                continue;
-            }
             let (left, tries) = match lost {
                 Some(Lost { again: None, .. }) => continue,
                 Some(Lost { again: Some(again), tries, .. }) => (again, tries),

@@ -277,7 +277,7 @@ impl Qp {
         let op = Op::lookup(bth.opcode, self.dialect);
         let (packet, cause) = ((op, Some(bth.psn)), Cause::Unreadable);
         if op.is_some_and(Op::is_response) && self.is_lossy() {
-            return self.break_lossy_answer(env, AccessError::Memory);
+            return self.fail_lossy_answer(env, bth.psn, AccessError::Memory);
         }
         if op.is_some_and(Op::is_response) {
             self.report(env, Outcome::Refused(Nak::RemoteOperational), packet, cause);

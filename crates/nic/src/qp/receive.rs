@@ -8,7 +8,7 @@ use super::refusal::Refusal;
 use crate::chain::{Mode, Queue, StepEnd};
 use crate::env::Env;
 use crate::incident::{Blame, Cause, Touched};
-use crate::queue::element::MAX_MESSAGE;
+use crate::queue::element::{Element, MAX_MESSAGE, max_sges};
 use crate::queue::ring::with_room;
 use crate::queue::sgl::{SglSlot, scatter};
 use crate::queue::{Completion, CompletionFlags, Sge, Status, WorkKind};
@@ -24,6 +24,15 @@ pub(crate) struct Receive {
     /// Bytes received so far.
     pub(crate) filled: u32,
     pub(super) count: u8,
+}
+
+/// Where a receive element has the number of its entries.
+const COUNT: usize = 11;
+
+/// Does a receive element name no more entries than its slot holds?
+#[inline]
+fn is_legal(raw: &[u8]) -> bool {
+    usize::from(raw[COUNT]) <= max_sges(raw.len())
 }
 
 impl Qp {
@@ -60,14 +69,14 @@ impl Qp {
         let waiting = ring.waiting();
         card.counters.elements_fetched += 1;
         card.srq_taken(self.srq, waiting);
-        let count = raw[11];
-        let wr_id = crate::queue::element::Element::wr_id(raw);
+        let count = raw[COUNT];
+        let wr_id = Element::wr_id(raw);
         self.trace(env, (Queue::Recv, index), raw, StepEnd::Done);
         let card = &mut *env.card;
         // The element is in the application's memory and may hold any bytes. If it cannot be read,
         // or names more entries than its slot holds, it completes with an error, and the NAK says
         // that the operation failed at this end.
-        let bad = read.is_err() || usize::from(count) > crate::queue::element::max_sges(raw.len());
+        let bad = read.is_err() || !is_legal(raw);
         let count = if bad { 0 } else { count };
         let receive = Receive { wr_id, sgl: card.sgls.copy_in(raw, count), filled: 0, count };
         if bad {
@@ -77,6 +86,14 @@ impl Qp {
             return Err(Refusal::nak(Nak::RemoteOperational, cause));
         }
         Ok(receive)
+    }
+
+    /// Is there a next receive element, and would [`Qp::take_receive`] take it without an error?
+    pub(super) fn has_legal_receive(&self, env: &mut Env<'_>) -> bool {
+        let ring = env.card.srqs.get(self.srq).map_or(&self.rq, |srq| &srq.ring);
+        let slot = ring.slot(ring.fetched);
+        let reads = |raw: &mut [u8]| env.mem.read(slot, raw).is_ok() && is_legal(raw);
+        ring.waiting() > 0 && with_room(ring.stride(), reads)
     }
 
     /// Keeps a receive element that its message has not completed.

@@ -191,6 +191,7 @@ impl Qp {
         budget.bytes -= kept;
         let counters = &env.card.counters;
         let (packets, payload) = (counters.tx_packets, counters.tx_bytes);
+        let high = self.tx.high;
         let again = self.send_uncontrolled(env, batch, budget);
         budget.bytes += kept;
         let counters = &env.card.counters;
@@ -199,7 +200,10 @@ impl Qp {
             && packets > 0
         {
             dcqcn.sent(packets, payload, now);
-            self.wait_from_now(env);
+            // In the lossy dialect copies say nothing new: probes ask for an acknowledge at once.
+            if !self.is_lossy() || self.tx.high != high {
+                self.wait_from_now(env);
+            }
         }
         again
     }

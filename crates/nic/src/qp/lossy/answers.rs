@@ -10,9 +10,10 @@ use crate::env::Env;
 use crate::incident::{Cause, Outcome};
 use crate::memory::Calc;
 use crate::memory::key::AccessError;
-use crate::qp::Qp;
+use crate::psn::Psn;
 use crate::qp::answers::Atomic;
 use crate::qp::refusal::Refusal;
+use crate::qp::{Qp, State};
 use crate::queue::element::Element;
 use crate::queue::outstanding::{Answering, Origin, Outstanding};
 use crate::queue::{Opcode, SendFlags, Sge, Status};
@@ -32,6 +33,10 @@ impl Qp {
         if self.lossy().owed.len() >= usize::from(agreed) {
             env.card.counters.refused_too_many_reads += 1;
             return Err(Refusal::nak(Nak::InvalidRequest, Cause::TooManyReads { agreed }));
+        }
+        // An answer takes PSNs of the stream back, which has not begun.
+        if self.state == State::Rtr {
+            return Err(Refusal::NotReady);
         }
         let psn = packet.bth.psn;
         let done = Owing { psn, what: Answering::Done, addr: 0, rkey: 0, len: 0, original: 0 };
@@ -108,10 +113,18 @@ impl Qp {
         true
     }
 
-    /// The memory that a READ asks for has gone.
-    pub(crate) fn break_lossy_answer(&mut self, env: &mut Env<'_>, error: AccessError) {
+    /// The memory of an answer's packet has gone. If the packet has left before, the peer may have
+    /// had it, and may have ended the key itself: it is asked, and the connection ends only if it
+    /// has not.
+    pub(crate) fn fail_lossy_answer(&mut self, env: &mut Env<'_>, psn: Psn, error: AccessError) {
+        let una = self.tx.una;
+        let lossy = self.lossy_mut();
+        if lossy.departures.ask_for(una, psn) {
+            lossy.question = true;
+            return self.schedule(env.card);
+        }
         error.count(&mut env.card.counters);
-        let (nak, packet) = (Nak::RemoteAccess, (None, Some(self.tx.next)));
+        let (nak, packet) = (Nak::RemoteAccess, (None, Some(psn)));
         self.report(env, Outcome::Refused(nak), packet, Cause::Access(error));
         self.lossy_mut().drop_answers(env.card);
         self.break_connection(env, nak);
@@ -165,6 +178,8 @@ impl Qp {
             self.complete_lossy(env);
             self.schedule(env.card);
         }
+        // This request, or a later one whose answer has come before.
+        self.settle_failures(env);
         Ok(Taken::Done)
     }
 
@@ -206,7 +221,6 @@ impl Qp {
             }
             let about = (Some(packet.op), Some(packet.bth.psn));
             self.report(env, work.fails_with(status), about, cause);
-            self.settle_failures(env);
         }
     }
 }

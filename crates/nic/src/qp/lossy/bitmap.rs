@@ -101,6 +101,19 @@ impl Bitmap {
         }
     }
 
+    /// The distance of the first clear bit at this distance from the base or farther.
+    pub(crate) fn next_clear(&self, from: u32) -> u32 {
+        let at = from + self.shift;
+        let (mut index, mut skipped) = (at / 64, at % 64);
+        loop {
+            let clear = !self.word(index as usize) >> skipped;
+            if clear != 0 {
+                return index * 64 + skipped + clear.trailing_zeros() - self.shift;
+            }
+            (index, skipped) = (index + 1, 0);
+        }
+    }
+
     /// The distance of the last set bit from the base.
     pub(crate) fn last(&self) -> Option<u32> {
         let words = self.rest.as_ref().map_or(0, |rest| rest.len()) + 1;
@@ -147,6 +160,8 @@ mod tests {
                 let expected = (0..64).filter(|i| set.contains(&(base + at + i)));
                 let window = expected.fold(0, |all, i| all | 1u64 << i);
                 prop_assert_eq!(bitmap.window(at), window);
+                let clear = (at..).find(|i| !set.contains(&(base + i)));
+                prop_assert_eq!(Some(bitmap.next_clear(at)), clear);
             }
         }
     }

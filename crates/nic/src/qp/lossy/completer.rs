@@ -113,12 +113,12 @@ impl Qp {
         if self.state == State::Error {
             return;
         }
-        self.find_lost(env);
+        let late = self.find_lost(env);
         let (high, now) = (self.tx.high, env.now);
         self.lossy_mut().paths.revive(high, now);
         self.settle_failures(env);
         if self.state != State::Error {
-            self.arm_lossy(env);
+            self.arm_lossy_for(env, Some(late));
             self.schedule(env.card);
         }
     }
@@ -143,13 +143,8 @@ impl Qp {
             let sent = Time(now.0.saturating_sub(ago_ns));
             lossy.paths.delivered(sack.path, sent, None);
         }
-        // A question, or a probe of a packet that had arrived, says nothing about the order of
-        // packets.
-        if sack.flags & Sack::COPY != 0 && sack.echo != lossy.probed_at.0 as u32 {
-            let sent = Time(now.0.saturating_sub(ago_ns));
-            let undone = lossy.recoveries.settle_copy(sent);
-            env.card.counters.tx_for_nothing += 1;
-            self.undo(env, undone);
+        if sack.flags & Sack::COPY != 0 {
+            self.note_copy(env, sack.echo, Time(now.0.saturating_sub(ago_ns)));
         }
         if counted {
             if marked > 0 {
@@ -161,6 +156,20 @@ impl Qp {
             let least = Duration::from_nanos(self.lossy().paths.least_ns(sack.path));
             self.note_round_trip(Duration::from_nanos(ago_ns - held_ns), least);
         }
+    }
+
+    /// The peer reports a copy of what was sent at that time.
+    #[inline(never)]
+    fn note_copy(&mut self, env: &mut Env<'_>, echo: u32, sent: Time) {
+        let lossy = self.lossy_mut();
+        // A question, or a probe of a packet that had arrived, says nothing about the order of
+        // packets.
+        if echo == lossy.probed_at.0 as u32 {
+            return lossy.departures.lose_unreadable(lossy.probed_at);
+        }
+        let undone = lossy.recoveries.settle_copy(sent);
+        env.card.counters.tx_for_nothing += 1;
+        self.undo(env, undone);
     }
 
     /// Takes what the last recovery has done to the window back, if it was for nothing.
@@ -247,9 +256,12 @@ impl Qp {
         let una = self.tx.una;
         let lossy = self.lossy_mut();
         while let Some(work) = env.card.outstanding.front(&lossy.answers) {
-            // One that has not left whole is not acknowledged, however far ahead its end is.
+            // One that has not left whole is not acknowledged, however far ahead its end is. One
+            // behind a message that the peer is not ready for has arrived if all its packets have.
             let left = lossy.answer != env.card.outstanding.first(&lossy.answers);
-            if !left || una.is_before(work.end()) {
+            let arrived = !una.is_before(work.end())
+                || lossy.departures.have_arrived(una, (work.psn, work.packets));
+            if !left || !arrived {
                 break;
             }
             env.card.outstanding.pop_beyond(&mut lossy.answers);
@@ -394,6 +406,12 @@ impl Qp {
 
     /// Sets the timer for what is due next.
     pub(super) fn arm_lossy(&mut self, env: &mut Env<'_>) {
+        self.arm_lossy_for(env, None);
+    }
+
+    /// As [`Qp::arm_lossy`]; `late` says when a packet may be found lost, if that is known.
+    #[inline]
+    fn arm_lossy_for(&mut self, env: &mut Env<'_>, late: Option<Time>) {
         if self.tx.recovery == Recovery::RnrWait {
             return;
         }
@@ -401,7 +419,7 @@ impl Qp {
         if idle || self.lossy().dormant {
             return self.tx.timer.disarm();
         }
-        let late = self.find_lost(env);
+        let late = late.unwrap_or_else(|| self.find_lost(env));
         let silence_ns = self.silence_ns(env);
         let probe = self.probe_at(env, silence_ns);
         let silence = silence_ns.map(|wait| self.lossy().quiet_since.plus_ns(wait));

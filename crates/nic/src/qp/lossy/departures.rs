@@ -41,6 +41,17 @@ pub(super) struct Lost {
     again: Option<Time>,
     /// When it was found lost, if the acknowledges of later packets have shown it.
     found: Option<Time>,
+    unreadable: Unreadable,
+}
+
+/// Whether a packet of an answer can be sent again, or its memory has gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Unreadable {
+    No,
+    /// It has gone. The peer, which may have had the packet, is being asked.
+    Asked,
+    /// The peer has told that it has not.
+    Missing,
 }
 
 /// How long a packet may be late before it counts as lost.
@@ -140,9 +151,16 @@ impl Departures {
         }
     }
 
+    /// Have these packets from `first` on all arrived behind a missing one?
+    #[inline]
+    pub(super) fn have_arrived(&self, una: Psn, (first, packets): (Psn, u32)) -> bool {
+        let at = first.distance_from(una);
+        self.arrived.ones() >= packets && self.arrived.next_clear(at) >= at + packets
+    }
+
     /// Notes that a packet has arrived that had been found lost.
     fn settle(&mut self, lost: Lost) {
-        let Lost { psn, tries, again, found } = lost;
+        let Lost { psn, tries, again, found, .. } = lost;
         if let Some(found) = found {
             self.settled.push(Settled { psn, tries, left: self.left_at(psn), again, found });
         }
@@ -170,7 +188,33 @@ impl Departures {
                 self.to_send -= u32::from(self.lost[at].again.is_none());
                 (self.lost[at].again, self.lost[at].tries) = (Some(now), tries);
             }
-            Err(at) => self.lost.insert(at, Lost { psn, tries, again: Some(now), found: None }),
+            Err(at) => {
+                let (again, unreadable) = (Some(now), Unreadable::No);
+                self.lost.insert(at, Lost { psn, tries, again, found: None, unreadable });
+            }
+        }
+    }
+
+    /// The memory of the packet `psn` has gone. Returns whether the peer must be asked for it: it
+    /// may have had the packet if that has left before.
+    pub(super) fn ask_for(&mut self, una: Psn, psn: Psn) -> bool {
+        let Ok(at) = self.find(una, psn) else { return false };
+        let is_missing = self.lost[at].unreadable == Unreadable::Missing;
+        if !is_missing {
+            self.lost[at].unreadable = Unreadable::Asked;
+        }
+        !is_missing
+    }
+
+    /// The peer has acknowledged a question of that time: what it does not acknowledge of the
+    /// packets that it was asked for is missing, and found lost.
+    pub(super) fn lose_unreadable(&mut self, asked: Time) {
+        for lost in &mut self.lost {
+            let is_asked_for = lost.unreadable == Unreadable::Asked;
+            if is_asked_for && lost.again.take_if(|again| *again <= asked).is_some() {
+                lost.unreadable = Unreadable::Missing;
+                self.to_send += 1;
+            }
         }
     }
 
@@ -203,7 +247,10 @@ impl Departures {
                 (lost.again, lost.tries) = (None, lost.tries.saturating_add(1));
                 lost.found = found;
             }
-            Err(at) => self.lost.insert(at, Lost { psn, tries: 1, again: None, found }),
+            Err(at) => {
+                let (again, unreadable) = (None, Unreadable::No);
+                self.lost.insert(at, Lost { psn, tries: 1, again, found, unreadable });
+            }
         }
         self.to_send += 1;
         true
@@ -237,14 +284,12 @@ impl Departures {
         // A packet behind the last one that has arrived may be missing only if it was sent again.
         let last_lost = self.lost.back().map(|lost| lost.psn.distance_from(una) + 1);
         let end = self.arrived.last().max(last_lost).unwrap_or(0).min(sent);
-        let mut among = 0;
-        for at in 0..end {
+        let (mut at, mut among) = (self.arrived.next_clear(0), 0);
+        while at < end {
             let psn = una.plus(at);
+            at = self.arrived.next_clear(at + 1);
             let lost = self.lost.get(among).filter(|lost| lost.psn == psn).copied();
             among += usize::from(lost.is_some());
-            if self.arrived.get(at) {
-                continue;
-            }
             let (left, tries) = match lost {
                 Some(Lost { again: None, .. }) => continue,
                 Some(Lost { again: Some(again), tries, .. }) => (again, tries),

@@ -289,6 +289,10 @@ impl Qp {
             if let Some(receive) = receives.get(index as usize) {
                 return Ok(*receive);
             }
+            // One that is none ends the connection when its message has its turn.
+            if ahead > 0 && !self.has_legal_receive(env) {
+                return Err(Refusal::NotReady);
+            }
             let receive = self.take_receive(env)?;
             self.lossy_mut().arrivals.receives.push_back(receive);
         }

@@ -112,15 +112,16 @@ impl Qp {
         budget: &mut TurnBudget,
         waits: bool,
     ) -> Option<bool> {
+        // Nobody's turn passes while there is no room. (Answers leave while the peer is not ready
+        // for a SEND.)
+        if !self.has_lossy_room() {
+            return Some(false);
+        }
         let answer = self.lossy().answer;
         let Some(&work) = env.card.outstanding.get(answer) else {
             let begun = !self.is_turn_of_request(env, waits) && self.begin_answer(env);
             return begun.then_some(true);
         };
-        // Answers leave while the peer is not ready for a SEND.
-        if !self.has_lossy_room() {
-            return Some(false);
-        }
         self.send_first(env, batch, budget, (answer, &work));
         Some(true)
     }
@@ -134,7 +135,7 @@ impl Qp {
             Some(work) => {
                 !work.element.opcode.wants_response() || self.tx.reads < self.cold.max_rd_atomic
             }
-            None => self.sq.waiting() > 0 && self.state == State::Rts,
+            None => (self.sq.waiting() > 0 || self.has_posted()) && self.state == State::Rts,
         }
     }
 
@@ -212,30 +213,30 @@ impl Qp {
             answer => answer,
         };
         let Some(&work) = env.card.outstanding.get(at) else {
-            // A message that has ended meanwhile has no packets.
-            debug_assert!(false, "{psn} is not outstanding: {:?}", self.tx);
-            self.lossy_mut().probe = false;
-            return Some(false);
+            // The peer takes back that an answer has arrived. That is over.
+            let lossy = self.lossy_mut();
+            lossy.probe = false;
+            _ = lossy.departures.arrived(una, psn);
+            return Some(true);
         };
-        let now = env.now;
-        match self.send_lossy_packet(env, batch, budget, (&work, psn, tries)) {
-            Ok(()) => {
-                env.card.counters.tx_retransmitted += 1;
-                let lossy = self.lossy_mut();
-                lossy.probe = false;
-                if psn.distance_from(una) < sent {
-                    lossy.departures.left_again(una, (psn, tries), now);
-                }
-                if !self.tx.timer.is_armed() {
-                    self.arm_lossy(env);
-                }
-                Some(true)
-            }
-            Err(error) => {
-                self.fail_lossy(env, (at, &work), psn, error);
-                Some(false)
-            }
+        let left = self.send_lossy_packet(env, batch, budget, (&work, psn, tries));
+        // One that cannot be made counts as sent again, too: others have the next turn.
+        let lossy = self.lossy_mut();
+        lossy.probe = false;
+        if psn.distance_from(una) < sent {
+            lossy.departures.left_again(una, (psn, tries), env.now);
         }
+        match left {
+            Ok(()) => env.card.counters.tx_retransmitted += 1,
+            Err(error) => self.fail_lossy(env, (at, &work), psn, error),
+        }
+        if self.state == State::Error {
+            return Some(false);
+        }
+        if !self.tx.timer.is_armed() {
+            self.arm_lossy(env);
+        }
+        Some(true)
     }
 
     /// May another packet leave?
@@ -261,7 +262,11 @@ impl Qp {
         error: AccessError,
     ) {
         if work.is_answer() {
-            return self.break_lossy_answer(env, error);
+            return self.fail_lossy_answer(env, psn, error);
+        }
+        // A packet of one that has failed before was lost, too.
+        if work.failed.is_some() {
+            return;
         }
         env.card.counters.elements_protection += 1;
         let status = Status::LocalProtection;

@@ -726,10 +726,7 @@ impl Engine {
                 self.moved.push((session_of, number));
             }
         }
-        let now = match self.moved.is_empty() {
-            true => Time::ZERO,
-            false => clock.now(),
-        };
+        let now = if self.moved.is_empty() { Time::ZERO } else { clock.now() };
         // Behind all of them: a client that is told of one queue finds what came with it in others.
         for at in 0..self.moved.len() {
             let (session, number) = self.moved[at];

@@ -1,11 +1,13 @@
 //! The shares of clients: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996).
 //!
 //! Each client has a clock, which goes on by what its turns cost. Of the clients with ready queue
-//! pairs, the one whose clock is furthest behind has the next turn; its queue pairs take turns
-//! among themselves. So each has the same share of the card while it wants it, whatever the number
-//! of its queue pairs and the size of its messages. A client that comes back sets its clock to the
-//! present, if it is behind: nothing is saved up. And one that asks for less than its share has its
-//! turn as soon as the present one is over, however many others want more.
+//! pairs, the one whose clock would be furthest behind after a turn that costs as much as its last
+//! one has the next turn; its queue pairs take turns among themselves. So each has the same share
+//! of the card while it wants it, whatever the number of its queue pairs and the size of its
+//! messages. A client that comes back sets its clock to the present, if it is behind: nothing is
+//! saved up. And one that asks for less than its share has its turn as soon as the present one is
+//! over, however many others want more. (By the clocks alone it would have one small turn for each
+//! long turn that *all* others have, and wait for those of all.)
 //!
 //! The clock of a client of weight n goes n times as slowly, and so it has n times the share of
 //! others.
@@ -70,11 +72,12 @@ pub(crate) struct Shares<L> {
     empty: L,
 }
 
-/// A client's place in the line. The least one is first: by its clock, then those that come back
-/// before those that go on, then the one that has come first.
+/// A client's place in the line. The least one is first: by what its clock will be, then those that
+/// come back before those that go on, then the one that has come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Place {
-    clock: u128,
+    /// The client's clock when it has had its turn, if that costs as much as its last one.
+    end: u128,
     goes_on: bool,
     number: u64,
     client: u16,
@@ -85,6 +88,8 @@ struct Client<L> {
     /// Its ready queue pairs.
     ready: L,
     clock: u128,
+    /// What its last turn has cost, as its clock counts.
+    last: u128,
     in_line: bool,
     /// How many shares it has more than one.
     more: u16,
@@ -114,14 +119,19 @@ impl<L: Line> Shares<L> {
     #[inline(never)]
     pub(crate) fn pop(&mut self) -> Option<u32> {
         self.charge(0);
-        let Reverse(Place { clock, client, .. }) = self.line.pop()?;
-        self.now = clock;
+        let Reverse(Place { client, .. }) = self.line.pop()?;
         self.current = Some(client);
         let of = self.of(client);
         of.in_line = false;
-        let qpn = of.ready.pop()?;
+        let (now, qpn) = (of.clock, of.ready.pop()?);
+        self.now = now;
         self.ready -= 1;
         Some(qpn)
+    }
+
+    /// Does the client go on that has the next turn, rather than come back?
+    pub(crate) fn goes_on(&self) -> bool {
+        self.line.peek().is_some_and(|Reverse(place)| place.goes_on)
     }
 
     /// Notes what the turn of the queue pair that was taken last has cost its client.
@@ -129,7 +139,8 @@ impl<L: Line> Shares<L> {
         let Some(client) = self.current.take() else { return };
         let of = self.of(client);
         of.ready.charge(cost);
-        of.clock += u128::from(cost) * TICKS / (u128::from(of.more) + 1);
+        of.last = u128::from(cost) * TICKS / (u128::from(of.more) + 1);
+        of.clock += of.last;
         if !of.ready.is_empty() {
             self.line_up(client, true);
         }
@@ -141,8 +152,8 @@ impl<L: Line> Shares<L> {
         let of = self.of(client);
         of.in_line = true;
         of.clock = of.clock.max(now);
-        let clock = of.clock;
-        self.line.push(Reverse(Place { clock, goes_on, number, client }));
+        let end = of.clock + of.last;
+        self.line.push(Reverse(Place { end, goes_on, number, client }));
     }
 
     /// Gives a client `weight` times the share of others; 0 counts as 1.
@@ -154,7 +165,8 @@ impl<L: Line> Shares<L> {
         let at = usize::from(client);
         if at >= self.clients.len() {
             let ready = self.empty.clone();
-            self.clients.resize(at + 1, Client { ready, clock: 0, in_line: false, more: 0 });
+            let none = Client { ready, clock: 0, last: 0, in_line: false, more: 0 };
+            self.clients.resize(at + 1, none);
         }
         &mut self.clients[at]
     }
@@ -286,6 +298,40 @@ mod tests {
             assert_eq!(shares.pop(), Some(99), "{round}");
             shares.charge(64);
         }
+    }
+
+    #[test]
+    fn who_asks_for_little_is_next_however_soon_it_asks_again() {
+        let mut shares = none();
+        (1..=16).for_each(|client| shares.push(of(client), u32::from(client)));
+        let mut firsts = [true; 100];
+        let mut turn = |asks: bool| {
+            if asks {
+                shares.push(of(99), 99);
+            }
+            let qpn = shares.pop().unwrap();
+            if qpn != 99 {
+                shares.push(of(qpn as u16), qpn);
+            }
+            let cost = if qpn == 99 { COST / 16 } else { COST };
+            // The first turns put the clocks of the others at different times.
+            let first = core::mem::replace(&mut firsts[qpn as usize], false);
+            shares.charge(if first { cost * qpn / 16 } else { cost });
+            qpn
+        };
+        // Until their costs are known, all are alike.
+        (0..40).for_each(|_| _ = turn(false));
+        for round in 0..1000 {
+            assert_eq!(turn(true), 99, "{round}");
+            (0..round % 3 + 1).for_each(|_| assert_ne!(turn(false), 99));
+        }
+    }
+
+    #[test]
+    fn who_asks_for_little_without_end_has_its_share_only() {
+        let cost = |qpn| if qpn == 300 { COST / 8 } else { COST };
+        let spent = spent(&[100, 200, 300], 10_000, cost);
+        assert!((spent[3].abs_diff(spent[1])) <= 2 * COST, "{spent:?}");
     }
 
     #[test]

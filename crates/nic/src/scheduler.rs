@@ -19,6 +19,9 @@ use crate::turn_order::{Of, TurnOrder};
 const ELEMENTS_IN_CARD: u32 = 256;
 /// The least cost of a turn where turns are paid for, in bytes: that of a packet of headers.
 const LEAST_COST: u32 = 64;
+/// What an element costs there at least, in bytes: to carry out a short message within the card
+/// takes as long as to move so many.
+const ELEMENT_COST: u32 = 1024;
 
 /// How many starved queue pairs are woken for each message that ends: some may have nothing to send
 /// any more.
@@ -185,20 +188,25 @@ impl Scheduler {
     pub(crate) fn end_turn(&mut self) {
         let Some(shares) = &mut self.shares else { return };
         let (TurnBudget { elements, bytes }, left) = (self.turn, self.left);
-        // A turn's elements cost as much as its bytes. Every turn costs something, since
-        // acknowledges do, too.
-        let spent = u64::from(elements.saturating_sub(left.elements));
-        let by_elements = spent * u64::from(bytes) / u64::from(elements.max(1));
+        let by_elements = elements.saturating_sub(left.elements).saturating_mul(ELEMENT_COST);
+        // Every turn costs something, since acknowledges do, too.
         let by_bytes = bytes.saturating_sub(left.bytes).max(LEAST_COST);
         let beyond = core::mem::take(&mut self.beyond);
-        shares.charge(by_bytes.saturating_add(beyond).max(by_elements as u32));
+        shares.charge(by_bytes.saturating_add(beyond).max(by_elements));
     }
 
     /// A round of turns, for a batch of at most `limit` packets.
     #[inline]
     pub(crate) fn round(&self, limit: usize) -> Round {
         // A turn may send nothing, so the turns are limited, too: the caller can receive again.
-        Round { turns: self.ready_len().max(limit), in_card: ELEMENTS_IN_CARD }
+        let turns = self.ready_len().max(limit);
+        Round { turns, in_card: ELEMENTS_IN_CARD, comes: false, serves: false }
+    }
+
+    /// Has the next turn a client that goes on, while others come back?
+    #[inline]
+    fn goes_on(&self) -> bool {
+        self.shares.as_ref().is_some_and(|shares| shares.goes_on())
     }
 }
 
@@ -209,6 +217,11 @@ pub(crate) struct Round {
     turns: usize,
     /// Elements that loop-back queue pairs may still run.
     in_card: u32,
+    /// The present turn is that of a client that has come back.
+    comes: bool,
+    /// Something was run in the card for such a client, which is to hear of it before the long
+    /// turns of those that go on.
+    serves: bool,
 }
 
 impl Round {
@@ -216,10 +229,12 @@ impl Round {
     /// over.
     #[inline]
     pub(crate) fn next(&mut self, scheduler: &mut Scheduler) -> Option<u32> {
-        if self.in_card == 0 {
+        let goes_on = scheduler.goes_on();
+        if self.in_card == 0 || self.serves && goes_on {
             return None;
         }
         self.turns = self.turns.checked_sub(1)?;
+        self.comes = !goes_on;
         scheduler.take()
     }
 
@@ -227,6 +242,7 @@ impl Round {
     #[inline]
     pub(crate) fn spend_in_card(&mut self, elements: u32) {
         self.in_card = self.in_card.saturating_sub(elements);
+        self.serves |= self.comes;
     }
 }
 

@@ -82,6 +82,8 @@ pub(crate) struct Own {
     batch: TransmitBatch,
     /// The socket was full, and the rest of `batch` is not sent yet. (Otherwise it is empty.)
     blocked: bool,
+    /// The card has work left which makes no packets.
+    in_card: bool,
     pub(crate) clock: Clock,
     /// Steps since timers were looked at.
     timeless: u32,
@@ -136,6 +138,7 @@ impl Own {
             arriving: None,
             batch: TransmitBatch::new(),
             blocked: false,
+            in_card: false,
             clock: Clock::start(),
             timeless: 0,
             idle: 0,
@@ -188,17 +191,20 @@ impl Own {
     }
 
     /// Looks for posts of other processes, some times in a row, since a look takes a fraction of a
-    /// step; returns whether there were any, and moves what they made due.
+    /// step; returns whether there were any, or others are still being carried out in the card, and
+    /// moves what is due.
     pub(crate) fn serve(&mut self) -> bool {
         let Some(engine) = &self.engine else { return false };
-        if !(0..LOOKS).any(|_| engine.is_rung()) {
+        if !self.in_card && !(0..LOOKS).any(|_| engine.is_rung()) {
             return false;
         }
         let now = self.now();
         self.take_doorbells(now);
         self.batch.set_answering(false);
         self.transmit_from(now);
-        self.publish();
+        if let Some(engine) = &mut self.engine {
+            engine.publish_completions(&mut self.nic, self.clock);
+        }
         self.dispatch_events();
         true
     }
@@ -391,6 +397,7 @@ impl Own {
                 }
                 let most = self.fabric.packets_wanted(BATCH);
                 let more = self.nic.poll_transmit(now, &mut self.memory, &mut self.batch, most);
+                self.in_card = more && self.batch.is_empty();
                 if self.batch.is_empty() {
                     // The card may have done work without a packet: it may have flushed requests.
                     any |= more;

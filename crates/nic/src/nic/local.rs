@@ -24,10 +24,11 @@ use crate::transmit::{Datagram, PayloadRef, Transmit, TransmitBatch};
 use crate::wire::{Packet, ROCE_PORT};
 
 /// What a packet and a direct message cost of a round, in elements of loop-back queue pairs, and
-/// how many bytes of a message cost one more: the driver must receive again soon.
+/// how many bytes of a message cost one more: the driver must look at doorbells again soon. So a
+/// client's turn of long messages is a round of its own.
 const PACKET_COST: u32 = 16;
 const MESSAGE_COST: u32 = 8;
-const BYTES_OF_ONE: u32 = 256;
+const BYTES_OF_ONE: u32 = 64;
 
 /// Room for the packets that are handed over, which is used again and again.
 #[derive(Debug, Default)]

@@ -705,6 +705,18 @@ impl Engine {
     /// Hands completions, and slots that are free again, to the sessions. The driver has sent what
     /// it was given before, so that no packet refers to such a slot.
     pub(crate) fn publish(&mut self, nic: &mut Nic, clock: Clock) {
+        self.publish_completions(nic, clock);
+        for session in self.sessions.iter_mut().flatten() {
+            session.publish_retired(nic);
+            if !session.held.is_empty() {
+                session.tell_held(clock.now());
+            }
+        }
+    }
+
+    /// As [`Engine::publish`], but without the slots of requests that complete silently, and
+    /// without notices that were held back: these may wait for a few steps.
+    pub(crate) fn publish_completions(&mut self, nic: &mut Nic, clock: Clock) {
         self.end_passes(nic);
         self.publish_taken(nic);
         while let Some(cq) = nic.poll_completed() {
@@ -714,10 +726,7 @@ impl Engine {
                 self.moved.push((session_of, number));
             }
         }
-        let now = match self.moved.is_empty() {
-            true => Time::ZERO,
-            false => clock.now(),
-        };
+        let now = if self.moved.is_empty() { Time::ZERO } else { clock.now() };
         // Behind all of them: a client that is told of one queue finds what came with it in others.
         for at in 0..self.moved.len() {
             let (session, number) = self.moved[at];
@@ -726,12 +735,6 @@ impl Engine {
             }
         }
         self.moved.clear();
-        for session in self.sessions.iter_mut().flatten() {
-            session.publish_retired(nic);
-            if !session.held.is_empty() {
-                session.tell_held(clock.now());
-            }
-        }
     }
 
     /// Tells the clients which slots of shared receive queues are free. A slot is free when its

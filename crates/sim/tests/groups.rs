@@ -46,25 +46,25 @@ fn groups_survive_what_goes_wrong() {
     }
 }
 
-/// Worlds that have shown errors: a disk's node that was the primary and went on in its epoch, a
-/// second primary's greeting before the service's, a ring without room for an epoch's first record,
-/// what is committed learned before the history was taken over, a ring that went on while a backup
-/// forgot what it had to, and a primary that was not told of the little room that its epoch's first
-/// record needs.
+/// Worlds that fail without a mend: a disk's node that was the primary goes on in its epoch (51,
+/// 441, 762); a new primary does not learn what is committed (267, 473, 762); no quarter of a ring
+/// is left to the first records of epochs (841).
+///
+/// (What fewer than one world in a thousand shows has none here: a second primary's greeting before
+/// the service's, a ring that goes on while a backup forgets what it has to, and little room of
+/// which a primary is not told.)
 #[test]
 fn worlds_that_have_failed() {
-    let seeds = [78, 309, 383, 429, 433, 655, 700, 1136, 1296, 1762, 2083, 2724, 2937, 12839];
-    let as_they_were = |plan: &mut Plan| (plan.pieces, plan.transacts) = (0, false);
-    assert_none(&run_all(seeds, as_they_were).1);
-    // A part of a transaction was carried out, as all of it was known to be committed.
-    assert_none(&run_all([1136], |plan| plan.pieces = 0).1);
+    let plain = |plan: &mut Plan| (plan.pieces, plan.transacts) = (0, false);
+    assert_none(&run_all([51, 267, 441, 473, 762, 841], plain).1);
 }
 
-/// The checkers see it when something is wrong: reads that do not look at the lease are stale.
+/// The checkers see it when something is wrong: reads that do not look at the lease are stale. (One
+/// who has logged a change that is not committed answers none of them, so there are no bursts.)
 #[test]
 fn reads_without_a_lease_are_found_out() {
-    let (_, failed) = run_all(2401..=2600, |plan| {
-        (plan.honours_lease, plan.pieces, plan.transacts) = (false, 0, false);
+    let (_, failed) = run_all(101..=250, |plan| {
+        (plan.honours_lease, plan.pieces, plan.transacts, plan.burst) = (false, 0, false, 1);
     });
     assert!(failed.iter().any(|why| why.contains("linearizable")), "{failed:?}");
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{Violation, demand};
+use super::{STEPS_MAX, Violation, demand, undecided};
 
 /// What a client has done to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,15 +55,20 @@ pub fn check(history: &[Operation]) -> Result<(), Violation> {
         };
         let mut operations: Vec<_> = history.iter().filter(matters).copied().collect();
         operations.sort_by_key(|operation| operation.invoked_ns);
-        demand(is_linearizable(&operations), "linearizable", || {
+        let found = is_linearizable(&operations, STEPS_MAX);
+        demand(found == Some(true), "linearizable", || {
             let lines: String = operations.iter().map(|op| format!("\n{op:?}")).collect();
-            format!("no order of what was done to key {key} explains it:{lines}")
+            match found {
+                None => format!("what was done to key {key} {}:{lines}", undecided()),
+                Some(_) => format!("no order of what was done to key {key} explains it:{lines}"),
+            }
         })?;
     }
     Ok(())
 }
 
-fn is_linearizable(operations: &[Operation]) -> bool {
+/// Whether there is an order, if that is found out in so many steps.
+fn is_linearizable(operations: &[Operation], steps: u64) -> Option<bool> {
     assert!(operations.len() <= 128, "a history of {} operations", operations.len());
     let bit = |index: usize| 1u128 << index;
     let answered = (0..operations.len()).filter(|index| operations[*index].answered_ns.is_some());
@@ -71,10 +76,13 @@ fn is_linearizable(operations: &[Operation]) -> bool {
     let (mut seen, mut stack) = (HashSet::new(), vec![(0u128, 0u64)]);
     while let Some((done, state)) = stack.pop() {
         if done & needed == needed {
-            return true;
+            return Some(true);
         }
         if !seen.insert((done, state)) {
             continue;
+        }
+        if seen.len() as u64 > steps {
+            return None;
         }
         let rest = || (0..operations.len()).filter(|index| done & bit(*index) == 0);
         let first_end = rest().filter_map(|index| operations[index].answered_ns).min();
@@ -89,7 +97,7 @@ fn is_linearizable(operations: &[Operation]) -> bool {
             }
         }
     }
-    false
+    Some(false)
 }
 
 #[cfg(test)]
@@ -118,5 +126,12 @@ mod tests {
         assert!(check(&[open, operation(Kind::Get, 20, 21, 6)]).is_err());
         let reads = [operation(Kind::Get, 20, 21, 3), operation(Kind::Get, 22, 23, 0)];
         assert!(check(&[open, reads[0], reads[1]]).is_err());
+    }
+
+    #[test]
+    fn what_takes_too_long_is_not_decided() {
+        let history = [operation(Kind::Put(5), 10, 20, 5), operation(Kind::Get, 15, 18, 5)];
+        assert_eq!(is_linearizable(&history, 2), Some(true));
+        assert_eq!(is_linearizable(&history, 1), None);
     }
 }

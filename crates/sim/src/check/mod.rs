@@ -33,6 +33,15 @@ impl Violation {
     }
 }
 
+/// The most steps of a search for an order. In random worlds it takes a few for each operation.
+const STEPS_MAX: u64 = 1 << 20;
+
+/// What is said of operations for which such a search has found neither an order nor that there is
+/// none.
+pub(crate) fn undecided() -> String {
+    format!("is not decided: {STEPS_MAX} steps do not show whether there is an order")
+}
+
 /// Fails with a violation unless `holds`.
 pub(crate) fn demand(
     holds: bool,

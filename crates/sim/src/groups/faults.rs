@@ -18,10 +18,7 @@ impl World {
         let name = self.machines[index];
         match self.dice.below(10) {
             0 | 1 => self.crash(name),
-            2 => {
-                let pause = self.dice.below(3 * self.plan.lease_ns);
-                self.nodes.get_mut(&name).unwrap().paused_until_ns = self.now_ns + pause;
-            }
+            2 => self.pause(name),
             3 => self.cut_some(name, true, false),
             4 => self.cut_some(name, false, false),
             5 => self.cut_some(name, true, true),
@@ -36,10 +33,15 @@ impl World {
         self.schedule(after, Event::Fault);
     }
 
-    /// The primary of the latest epoch dies, or this node.
-    fn crash(&mut self, name: NodeId) {
+    /// The primary of the latest epoch, on which more depends, or this node.
+    fn primary_or(&mut self, name: NodeId) -> NodeId {
         let primary = self.registry.latest().map(|latest| latest.primary);
-        let name = primary.filter(|_| self.dice.one_in(2)).unwrap_or(name);
+        primary.filter(|_| self.dice.one_in(2)).unwrap_or(name)
+    }
+
+    /// The primary dies, or this node.
+    fn crash(&mut self, name: NodeId) {
+        let name = self.primary_or(name);
         // What only memory holds is there while a majority lives.
         let may_go = self.plan.on_disk || self.missing() == 0;
         if !self.machines.contains(&name) || !self.nodes[&name].is_up || !may_go {
@@ -95,6 +97,17 @@ impl World {
                     self.net.cut.insert((other, name));
                 }
             }
+        }
+    }
+
+    /// The primary is stopped, or this node. It may be alone with the clients when it goes on, so
+    /// that it does not hear what has happened meanwhile.
+    fn pause(&mut self, name: NodeId) {
+        let (name, pause) = (self.primary_or(name), self.dice.below(3 * self.plan.lease_ns));
+        self.nodes.get_mut(&name).unwrap().paused_until_ns = self.now_ns + pause;
+        if self.dice.one_in(2) {
+            self.cut_some(name, true, true);
+            self.net.no_service.insert(name);
         }
     }
 

@@ -27,7 +27,7 @@ use super::options::{SPACES_MAX, StoreOptions};
 use super::order::{number_of, number_of_ms};
 use super::value::{key_of, value_of};
 use crate::check::store::{self as judge, Event, FOR_EVER, KeyState, Life, Wrong};
-use crate::check::{Violation, demand};
+use crate::check::{Violation, demand, undecided};
 use crate::dice::Dice;
 use crate::objects::Object;
 use crate::shared_memory::SharedMemory;
@@ -233,8 +233,9 @@ impl Server {
             format!("key {key}, from {:?} to {:?}:\n{events}", life.first, life.last)
         };
         let (what, of) = match wrong {
-            Wrong::Key(at) => ("has no order", at..at + 1),
-            Wrong::Torn => ("has a flush that is torn", 0..keys.len()),
+            Wrong::Key(at) => ("has no order".to_owned(), at..at + 1),
+            Wrong::Undecided(at) => (undecided(), at..at + 1),
+            Wrong::Torn => ("has a flush that is torn".to_owned(), 0..keys.len()),
         };
         let told: String = keys.iter().zip(lives).map(told).skip(of.start).take(of.len()).collect();
         Violation::new(CHECKER, format!("life {} {what}: {told}", self.life))

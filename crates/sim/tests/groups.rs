@@ -41,6 +41,7 @@ fn groups_survive_what_goes_wrong() {
         ("snapshots that broke off", sum(|report| report.broken_off)),
         ("logs cut back", sum(|report| report.truncated)),
         ("primaries that gave up", sum(|report| report.resigned)),
+        ("disks that hung for too long", sum(|report| report.silences)),
     ] {
         assert!(count > 0, "no {what}");
     }
@@ -54,17 +55,20 @@ fn groups_survive_what_goes_wrong() {
 #[test]
 fn worlds_that_have_failed() {
     let seeds = [78, 309, 383, 429, 433, 655, 700, 1136, 1296, 1762, 2083, 2724, 2937, 12839];
-    let as_they_were = |plan: &mut Plan| (plan.pieces, plan.transacts) = (0, false);
+    let as_they_were = |plan: &mut Plan| {
+        (plan.pieces, plan.transacts, plan.disks_hang) = (0, false, false);
+    };
     assert_none(&run_all(seeds, as_they_were).1);
     // A part of a transaction was carried out, as all of it was known to be committed.
-    assert_none(&run_all([1136], |plan| plan.pieces = 0).1);
+    assert_none(&run_all([1136], |plan| (plan.pieces, plan.disks_hang) = (0, false)).1);
 }
 
 /// The checkers see it when something is wrong: reads that do not look at the lease are stale.
 #[test]
 fn reads_without_a_lease_are_found_out() {
     let (_, failed) = run_all(2401..=2600, |plan| {
-        (plan.honours_lease, plan.pieces, plan.transacts) = (false, 0, false);
+        (plan.pieces, plan.transacts, plan.disks_hang) = (0, false, false);
+        plan.honours_lease = false;
     });
     assert!(failed.iter().any(|why| why.contains("linearizable")), "{failed:?}");
 }

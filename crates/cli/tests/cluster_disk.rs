@@ -8,7 +8,7 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ use support::{Folder, command, until};
 const CLUSTER: &str = "disks";
 /// How long a slow disk takes to sync, in microseconds: more than ten times as long as others.
 const SLOW_US: u32 = 200_000;
+/// How long one that hangs takes: longer than the test.
+const HANG_US: u32 = 1_000_000_000;
 
 /// A group of three, and etcd.
 struct Trial {
@@ -78,6 +80,24 @@ impl Trial {
         command.arg(format!("inject=fsync,fdatasync:delay_exit={SLOW_US}")).arg("-o").arg(told);
         command.arg(quick.get_program()).args(quick.get_args());
         self.nodes[node] = Some(Process::start(command));
+    }
+
+    /// From now on a node's disk does not answer, until what comes back is killed. `None` where no
+    /// process may be held up by another one.
+    fn hang(&self, node: usize) -> Option<Hang> {
+        let pid = self.node(node).child.id().to_string();
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qqq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e"]);
+        command.arg(format!("inject=fsync,fdatasync:delay_enter={HANG_US}")).args(["-p", &pid]);
+        let mut hang = Hang(command.stderr(Stdio::null()).spawn().unwrap());
+        let status = format!("/proc/{pid}/status");
+        let is_traced = || !fs::read_to_string(&status).unwrap().contains("TracerPid:\t0\n");
+        let mut may = true;
+        until("a node's disk is held up", || {
+            may = hang.0.try_wait().unwrap().is_none();
+            !may || is_traced()
+        });
+        may.then_some(hang)
     }
 
     /// Starts a node that begins the group again where etcd has lost it.
@@ -173,6 +193,16 @@ impl Trial {
         let limit = format!("--fsize={bytes}:");
         let done = Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap();
         assert!(done.success());
+    }
+}
+
+/// What holds a disk up.
+struct Hang(Child);
+
+impl Drop for Hang {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
     }
 }
 
@@ -387,6 +417,37 @@ fn a_backup_with_a_slow_disk_holds_nobody_up() {
     trial.settle(slow, primary);
     trial.check();
     compare(&trial.nodes);
+}
+
+/// Others have what the primary orders, so one of them takes over; and nobody waits for the disk of
+/// the one before, not even at its end.
+#[test]
+fn a_primary_whose_disk_does_not_answer_steps_aside() {
+    if !can_run() || !installed(&[("strace", "strace")]) {
+        return;
+    }
+    let mut trial = Trial::start();
+    let silent = trial.write(10);
+    (0..3).for_each(|node| trial.settle(node, silent));
+    let Some(hang) = trial.hang(silent) else { return };
+    until("another node serves", || trial.write(1) != silent);
+    until("the node says why", || {
+        trial.node(silent).info("cluster_disk").is_some_and(|said| said.contains("not answer"))
+    });
+    trial.write(10);
+    drop(hang);
+    let primary = trial.write(1);
+    trial.settle(silent, primary);
+    trial.check();
+    compare(&trial.nodes);
+    let Some(_hang) = trial.hang(primary) else { return };
+    trial.write(5);
+    trial.node(primary).signal(Signal::TERM);
+    let process = trial.nodes[primary].as_mut().unwrap();
+    until("it has ended", || process.child.try_wait().unwrap().is_some());
+    trial.kill(primary);
+    trial.write(5);
+    trial.check();
 }
 
 /// The third node, which has not got it, does not serve without them, though it is there alone; one

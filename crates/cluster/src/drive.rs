@@ -70,6 +70,8 @@ impl<M: Memory + 'static> Drive<M> {
         }
         state.replica.poll_memory(&group.region);
         state.replica.handle_time(boot_ns());
+        let is_silent = state.replica.is_disk_silent();
+        state.disk.iter_mut().for_each(|feed| feed.hear_silence(is_silent));
         if state.refusal().is_some() {
             state.replica.handle_refusing_disk(boot_ns());
         }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use remora_store::disk::{Directory, DirectoryError};
+use remora_store::disk::{Directory, DirectoryError, Disk};
 use remora_store::log::{Log, ReplayError};
 use remora_store::replica::{Mark, Replica};
 use remora_store::snapshot::SnapshotFile;
@@ -61,14 +61,24 @@ pub(crate) struct Feed {
     ends: VecDeque<Mark>,
     /// Why the log takes nothing, if that is so.
     refusal: Option<Arc<str>>,
+    /// What is said of a disk that is silent, and whether this one is.
+    silence: String,
+    is_silent: bool,
     /// Why there was no copy, and until when none is asked for.
     no_copy: Option<(Instant, String)>,
 }
 
 impl Feed {
-    /// A feed of a log that has all up to `fed`.
-    pub(crate) fn new(log: Log, disk: Arc<Directory>, fed: Mark) -> Feed {
-        Feed { log, disk, fed, ends: VecDeque::new(), refusal: None, no_copy: None }
+    /// A feed of a log that has all up to `fed`. Its disk is silent if it has kept nothing of what
+    /// waits for this patience.
+    pub(crate) fn new(log: Log, disk: Arc<Directory>, fed: Mark, patience: Duration) -> Feed {
+        let place = disk.place();
+        let silence = format!(
+            "the disk of {place} does not answer: for {patience:?} it has kept nothing of what is \
+             written to it; look at the disk"
+        );
+        let (ends, refusal, no_copy) = (VecDeque::new(), None, None);
+        Feed { log, disk, fed, ends, refusal, silence, is_silent: false, no_copy }
     }
 
     /// What the log says of its disk now.
@@ -79,10 +89,19 @@ impl Feed {
         self.refusal = refusal;
     }
 
+    /// Whether the disk is silent now, as the replica has seen.
+    pub(crate) fn hear_silence(&mut self, is_silent: bool) {
+        if is_silent && !self.is_silent {
+            tracing::error!("{}", self.silence);
+        }
+        self.is_silent = is_silent;
+    }
+
     /// Why the disk takes nothing, if that is so.
     pub(crate) fn refusal(&self) -> Option<&str> {
         let resting = self.no_copy.as_ref().filter(|(until, _)| Instant::now() < *until);
-        self.refusal.as_deref().or(resting.map(|(_, reason)| reason.as_str()))
+        let silence = self.is_silent.then_some(self.silence.as_str());
+        self.refusal.as_deref().or(silence).or(resting.map(|(_, reason)| reason.as_str()))
     }
 
     /// A copy could not be written.

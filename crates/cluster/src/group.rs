@@ -42,6 +42,8 @@ use crate::wire::Frame;
 
 /// How long the lock is left alone while the store is changed.
 const REST: Duration = Duration::from_millis(1);
+/// The shortest time after which a disk that keeps nothing counts as one that refuses.
+const DISK_PATIENCE: Duration = Duration::from_secs(1);
 /// The longest ring, in bytes: a part of it is one READ.
 const RING_MAX: u64 = 1 << 30;
 
@@ -67,6 +69,14 @@ pub struct GroupOptions {
     pub drift_ppm: u32,
     /// How long a primary waits for a majority before it gives up, and a client for one.
     pub patience: Duration,
+}
+
+impl GroupOptions {
+    /// How long a disk may keep nothing of what waits for it before it counts as one that refuses:
+    /// longer than any that works takes, however short the lease is.
+    pub(crate) fn disk_patience(&self) -> Duration {
+        (2 * self.lease).max(DISK_PATIENCE)
+    }
 }
 
 #[cfg(test)]
@@ -599,6 +609,7 @@ fn replica_options(options: &GroupOptions, waits_for_disk: bool) -> Options {
         lease_ns: options.lease.as_nanos() as u64,
         drift_ppm: options.drift_ppm,
         waits_for_disk,
+        disk_patience_ns: options.disk_patience().as_nanos() as u64,
     }
 }
 

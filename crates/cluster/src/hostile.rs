@@ -127,6 +127,7 @@ impl Node {
             lease_ns: 1 << 21,
             drift_ppm: 500,
             waits_for_disk: false,
+            disk_patience_ns: 0,
         };
         let mut node = Node {
             replica: Replica::new(ME, options),

@@ -220,7 +220,8 @@ impl Group {
     /// The node has what its directory had, and keeps what comes.
     fn begin_to_keep(self: &Arc<Group>, replica: Replica, log: &Log, disk: &Arc<Directory>) {
         let mut state = self.lock();
-        state.disk = Some(Feed::new(log.clone(), disk.clone(), replica.last()));
+        let patience = self.options.disk_patience();
+        state.disk = Some(Feed::new(log.clone(), disk.clone(), replica.last(), patience));
         state.replica = replica;
         drop(state);
         let group = Arc::downgrade(self);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora::threads::without_signals;
 use remora_store::log::{CommitThread, Position, Recovery};
@@ -21,6 +21,11 @@ use crate::link;
 
 /// How often the length of the log is looked at.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long a node that ends waits for a disk that keeps nothing meanwhile, and for threads that
+/// wait for such a disk.
+const ENDING: Duration = Duration::from_secs(10);
+/// The pause between two looks whether threads have ended.
+const SHORT: Duration = Duration::from_millis(1);
 
 /// A node of a group, with its store. Dropping it gives its lease up, and ends its threads and its
 /// links.
@@ -160,17 +165,22 @@ impl<M: Memory + 'static> Node<M> {
 impl<M: Memory> Drop for Node<M> {
     fn drop(&mut self) {
         self.group.stop();
-        if let Some(log) = self.group.log.get() {
-            // Nobody waits for it any more; what it was given is written.
-            log.close();
-        }
-        let copiers = std::mem::take(&mut self.group.lock().copiers);
-        for thread in self.threads.drain(..).chain(copiers) {
-            // A thread that has panicked has said so.
-            let _ = thread.join();
-        }
-        if let Some(Err(error)) = self.writer.take().map(CommitThread::close) {
+        // Nobody waits for the log any more; what it was given is written.
+        let written = self.writer.take().map(|writer| writer.close_within(ENDING));
+        if let Some(Err(error)) = written {
             tracing::error!("{error}");
         }
+        let copiers = std::mem::take(&mut self.group.lock().copiers);
+        end_within(ENDING, self.threads.drain(..).chain(copiers).collect());
+    }
+}
+
+/// Waits until all threads have ended. Those that have not within the patience are left to
+/// themselves: they wait for a disk.
+fn end_within(patience: Duration, mut threads: Vec<JoinHandle<()>>) {
+    let start = Instant::now();
+    while !threads.is_empty() && start.elapsed() < patience {
+        threads.retain(|thread| !thread.is_finished());
+        thread::sleep(SHORT);
     }
 }

@@ -33,6 +33,19 @@ impl World {
         self.schedule(after, Event::Fault);
     }
 
+    /// The disk of the primary, or of any node, keeps nothing for a while.
+    pub(crate) fn hang(&mut self) {
+        if self.is_calm {
+            return;
+        }
+        let index = self.dice.below(self.machines.len() as u64) as usize;
+        let name = self.primary_or(self.machines[index]);
+        let hangs_ns = self.dice.between(1..=8) * self.plan.lease_ns;
+        self.nodes.get_mut(&name).unwrap().disk_hangs_until_ns = self.now_ns + hangs_ns;
+        let after = self.dice.between(1..=10) * self.plan.lease_ns;
+        self.schedule(after, Event::Hang);
+    }
+
     /// The primary of the latest epoch, on which more depends, or this node.
     fn primary_or(&mut self, name: NodeId) -> NodeId {
         let primary = self.registry.latest().map(|latest| latest.primary);
@@ -151,7 +164,8 @@ impl World {
         self.net.heal();
         self.left = None;
         for name in self.machines.clone() {
-            self.nodes.get_mut(&name).unwrap().paused_until_ns = 0;
+            let node = self.nodes.get_mut(&name).unwrap();
+            (node.paused_until_ns, node.disk_hangs_until_ns) = (0, 0);
             self.restart(name);
         }
         for client in 0..self.plan.clients {

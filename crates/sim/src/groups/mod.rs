@@ -1,6 +1,6 @@
 //! Groups by seed: the replicas of a store as they are, in worlds where nodes die and are stopped,
-//! links break in one direction or both, disks are slow, clocks drift, and the configuration
-//! service is away.
+//! links break in one direction or both, disks are slow or hang, clocks drift, and the
+//! configuration service is away.
 //!
 //! What must hold in each: the clients' history is linearizable, with what was not answered open;
 //! once all is mended, the group serves again; and all its nodes have the same in their stores.
@@ -58,6 +58,8 @@ pub struct Report {
     pub snapshots: u64,
     /// Those of them that did not come whole.
     pub broken_off: u64,
+    /// Times that a disk hung for so long that it counted as one that refuses.
+    pub silences: u64,
     /// The virtual time at the end.
     pub time: Duration,
     /// Events.
@@ -151,6 +153,7 @@ fn report(world: World) -> Report {
         overrun: sum(|counters| counters.overrun),
         snapshots: sum(|counters| counters.snapshots),
         broken_off: world.copies_begun - world.copies_come,
+        silences: world.silences,
         time: Duration::from_nanos(world.now_ns),
         steps: world.steps,
         plan: world.plan,
@@ -160,7 +163,7 @@ fn report(world: World) -> Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { operations, open, epochs, nodes, deaths, served, resigned, .. } = self;
-        let Report { truncated, overrun, snapshots, broken_off, time, steps, .. } = self;
+        let Report { truncated, overrun, snapshots, broken_off, silences, time, steps, .. } = self;
         write!(f, "{}", self.plan)?;
         writeln!(f, "  done    {operations} operations, {open} without an answer")?;
         writeln!(f, "  nodes   {nodes} in all, {deaths} deaths")?;
@@ -173,6 +176,9 @@ impl fmt::Display for Report {
             "  logs    {truncated} cut back, {overrun} backups too slow, {snapshots} snapshots, \
              {broken_off} of them broken off"
         )?;
+        if self.plan.on_disk && self.plan.disks_hang {
+            writeln!(f, "  disks   {silences} hung for too long")?;
+        }
         writeln!(f, "  time    {time:?}; {steps} steps")
     }
 }

@@ -60,6 +60,7 @@ pub(crate) struct Node {
     pub(crate) region: Heap,
     pub(crate) kept: Kept,
     pub(crate) disk: Option<Disk>,
+    pub(crate) disk_hangs_until_ns: u64,
     pub(crate) clock: Clock,
     pub(crate) is_up: bool,
     /// Counts its processes: nothing that was meant for an earlier one reaches a later one.
@@ -90,6 +91,7 @@ impl Node {
             region: Heap::new(region_bytes(options.ring_bytes)),
             kept: Kept::new(&Table::new()),
             disk,
+            disk_hangs_until_ns: 0,
             clock,
             is_up: true,
             life: 0,

@@ -37,6 +37,8 @@ pub struct Plan {
     pub on_disk: bool,
     /// How long a disk takes at most.
     pub disk_ns: u64,
+    /// Disks hang now and then, for up to some leases.
+    pub disks_hang: bool,
     /// WRITEs take the sender's bytes when they leave, not when they are posted.
     pub reads_late: bool,
     /// A node that is stopped is still written to, as by a card of its own.
@@ -84,6 +86,7 @@ impl Plan {
             // (Of other dice, so that worlds without them are what they were.)
             pieces: Dice::new(!seed).pick(&[0, 100, 1000, 5000]),
             transacts: Dice::new(seed ^ 1 << 40).one_in(2),
+            disks_hang: Dice::new(seed ^ 1 << 41).one_in(2),
             honours_lease: true,
         };
         (plan, dice)
@@ -97,6 +100,7 @@ impl Plan {
             lease_ns: self.lease_ns,
             drift_ppm: self.drift_ppm,
             waits_for_disk: self.on_disk,
+            disk_patience_ns: 2 * self.lease_ns,
         }
     }
 
@@ -116,7 +120,8 @@ impl fmt::Display for Plan {
         let drift = f64::from(self.drift_ppm) / 1e4;
         writeln!(f, "  lease   {lease:?}, patience {patience:?}, clocks off by up to {drift} %")?;
         if self.on_disk {
-            writeln!(f, "  disks   up to {:?} a write", time(self.disk_ns))?;
+            let hang = if self.disks_hang { ", and some hang" } else { "" };
+            writeln!(f, "  disks   up to {:?} a write{hang}", time(self.disk_ns))?;
         }
         let sent = if self.reads_late { "leave" } else { "are posted" };
         let stopped = if self.card_lives { "take part" } else { "are stopped, too" };

@@ -40,6 +40,8 @@ pub(crate) enum Event {
     /// A node's transaction ends.
     Whole,
     Fault,
+    /// A disk begins to hang.
+    Hang,
     Restart(NodeId),
     Calm,
     Begin(usize),
@@ -71,6 +73,8 @@ pub(crate) struct World {
     /// Copies of stores that were begun, and that have come whole.
     pub(crate) copies_begun: u64,
     pub(crate) copies_come: u64,
+    /// Times that a disk kept nothing for so long that it counted as one that refuses.
+    pub(crate) silences: u64,
     /// The values of transactions that have no end: nobody else may have one.
     pub(crate) halves: BTreeSet<u64>,
 }
@@ -101,6 +105,7 @@ impl World {
             is_calm: false,
             copies_begun: 0,
             copies_come: 0,
+            silences: 0,
             halves: BTreeSet::new(),
         };
         machines.iter().for_each(|name| world.process(*name, 0, Event::Tick));
@@ -108,6 +113,9 @@ impl World {
         world.schedule(0, Event::Burst);
         world.schedule(world.plan.lease_ns, Event::Fault);
         world.schedule(world.plan.calm_at_ns, Event::Calm);
+        if world.plan.on_disk && world.plan.disks_hang {
+            world.schedule(world.plan.lease_ns, Event::Hang);
+        }
         (0..world.plan.clients).for_each(|client| world.schedule(0, Event::Begin(client)));
         world
     }
@@ -164,6 +172,7 @@ impl World {
             Event::Operate => self.operate(),
             Event::Burst => self.burst(),
             Event::Fault => self.fault(),
+            Event::Hang => self.hang(),
             Event::Restart(name) => self.restart(name),
             Event::Calm => self.calm(),
             Event::Begin(client) => self.begin(client),
@@ -193,7 +202,9 @@ impl World {
         let local_ns = node.clock.at(self.now_ns);
         match event {
             Event::Tick => {
+                let was_silent = node.replica.is_disk_silent();
                 node.replica.handle_time(local_ns);
+                self.silences += u64::from(!was_silent && node.replica.is_disk_silent());
                 self.process(name, self.plan.tick_ns(), Event::Tick);
             }
             Event::Look => {
@@ -320,6 +331,9 @@ impl World {
     fn kept(&mut self, name: NodeId, mark: Mark, generation: u32) {
         let node = self.nodes.get_mut(&name).unwrap();
         let Some(disk) = &mut node.disk else { return };
+        if node.disk_hangs_until_ns > self.now_ns {
+            return self.process(name, self.plan.tick_ns(), Event::Kept(mark, generation));
+        }
         if generation == node.replica.generation() {
             disk.sync(mark);
             node.replica.handle_kept(&node.region, mark, generation);
@@ -364,7 +378,10 @@ impl World {
         }
         let can = self.nodes.get(&to).is_some_and(|other| {
             let is_there = other.is_up && other.paused_until_ns <= self.now_ns;
-            is_there && other.replica.epoch() <= epoch && !self.net.is_cut_either_way(name, to)
+            is_there
+                && other.replica.epoch() <= epoch
+                && !other.replica.is_disk_silent()
+                && !self.net.is_cut_either_way(name, to)
         });
         if !can {
             let after = self.dice.between(self.plan.retry_ns / 4..=self.plan.retry_ns);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::batch::{Batch, LONG};
 use super::options::{Fsync, Options};
 use super::record::HEADER;
+use super::stats::LogStats;
 use super::{Fields, Operation, Position};
 use crate::journal::Prepared;
 
@@ -43,25 +44,6 @@ pub enum LogError {
     /// All positions are taken.
     #[error("the log has no position left; save, and start with an empty log")]
     Exhausted,
-}
-
-/// What the log has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogStats {
-    /// Records appended.
-    pub records: u64,
-    /// Bytes of them.
-    pub bytes: u64,
-    /// Groups of records written.
-    pub commits: u64,
-    /// Groups made to last.
-    pub syncs: u64,
-    /// Errors of the disk.
-    pub errors: u64,
-    /// Segments begun.
-    pub segments: u64,
-    /// Changes refused since the disk did not keep up.
-    pub behind: u64,
 }
 
 /// The log. Clones are the same log.
@@ -646,6 +628,17 @@ impl Log {
     pub(crate) fn closed(&self) {
         self.lock().mode = Mode::Closed;
         self.tell();
+    }
+
+    /// Waits until nobody writes this log any more; whether that is so before nothing was kept for
+    /// the patience.
+    pub(crate) fn closes_within(&self, patience: Duration) -> bool {
+        let (mut state, mut in_time) = (self.lock(), true);
+        while in_time && !matches!(state.mode, Mode::Closed) {
+            let (next, waited) = unpoisoned(self.shared.news.wait_timeout(state, patience));
+            (state, in_time) = (next, !waited.timed_out());
+        }
+        in_time
     }
 
     pub(crate) fn is_closing(&self) -> bool {

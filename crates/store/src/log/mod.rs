@@ -3,7 +3,8 @@
 //! - [`Position`] (`position`): where a record is; the version of what it wrote.
 //! - `record`, `segment`: records as bytes, and the files they are in (docs/store-log.md).
 //! - [`Log`] appends, and waits as [`Fsync`] asks (`append`, `options`), to a `batch`;
-//!   [`Committer`] writes, in groups (`commit`); [`CommitThread`] is its thread (`thread`).
+//!   [`Committer`] writes, in groups (`commit`); [`CommitThread`] is its thread (`thread`);
+//!   [`LogStats`]: what is counted (`stats`).
 //! - [`replay`] reads the log back (`replay`), and of transactions the whole ones (`transactions`);
 //!   [`open_log`] goes on from there (`reopen`).
 //! - `trim` removes segments that a snapshot covers; `snapshot/save.rs` says when one is due.
@@ -22,6 +23,7 @@ mod recover;
 mod reopen;
 mod replay;
 mod segment;
+mod stats;
 mod thread;
 mod transactions;
 mod trim;
@@ -29,7 +31,7 @@ mod trim;
 #[cfg(test)]
 mod tests;
 
-pub use append::{Log, LogError, LogStats};
+pub use append::{Log, LogError};
 pub use commit::{Committer, Turn};
 pub(crate) use journal::{add_record, with_fields, with_record};
 pub use options::{Fsync, Options};
@@ -47,6 +49,7 @@ pub use segment::{
     segment_name,
 };
 pub(crate) use segment::{Next, Reader, TEMPORARY};
+pub use stats::LogStats;
 pub use thread::CommitThread;
 pub use transactions::{Parts, replay};
 pub use trim::remove_before;

@@ -56,6 +56,21 @@ impl CommitThread {
         ))
     }
 
+    /// The same, and waits no longer than this for a disk that keeps nothing meanwhile: what writes
+    /// to that is left to itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`CommitThread::close`].
+    pub fn close_within(mut self, patience: Duration) -> Result<(), String> {
+        self.log.close();
+        if !self.log.closes_within(patience) {
+            self.thread = None;
+            self.log.closed();
+        }
+        self.close()
+    }
+
     fn stop(&mut self) {
         self.log.close();
         if let Some(thread) = self.thread.take() {
@@ -111,5 +126,112 @@ fn gather(log: &Log, crowd: Wake, before: Instant) {
     if log.options().fsync == Fsync::Always {
         log.wait_for_work(crowd, Some(before.elapsed() / 4));
         log.wait_for_work(Wake::Haste, Some(UNASKED));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::disk::{Faulty, File};
+    use crate::log::{Fields, LogError, Operation, Options, Parts, Position, open_log};
+
+    /// A disk whose syncs wait until they are let go, and say that they wait.
+    struct Stuck {
+        disk: Faulty,
+        waits: Sender<()>,
+        go: Arc<Mutex<Receiver<()>>>,
+    }
+
+    struct StuckFile {
+        file: <Faulty as Disk>::File,
+        waits: Sender<()>,
+        go: Arc<Mutex<Receiver<()>>>,
+    }
+
+    impl Stuck {
+        fn file(&self, file: <Faulty as Disk>::File) -> StuckFile {
+            StuckFile { file, waits: self.waits.clone(), go: Arc::clone(&self.go) }
+        }
+    }
+
+    impl Disk for Stuck {
+        type File = StuckFile;
+
+        fn create(&self, name: &str) -> io::Result<StuckFile> {
+            Ok(self.file(self.disk.create(name)?))
+        }
+
+        fn open(&self, name: &str) -> io::Result<StuckFile> {
+            Ok(self.file(self.disk.open(name)?))
+        }
+
+        fn list(&self) -> io::Result<Vec<String>> {
+            self.disk.list()
+        }
+
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.disk.rename(from, to)
+        }
+
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.disk.remove(name)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.disk.sync()
+        }
+
+        fn check(&self, file: Option<&StuckFile>) -> io::Result<()> {
+            self.disk.check(file.map(|file| &file.file))
+        }
+
+        fn place(&self) -> String {
+            self.disk.place()
+        }
+    }
+
+    impl File for StuckFile {
+        fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+            self.file.write_at(at, bytes)
+        }
+
+        fn read_at(&self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+            self.file.read_at(at, dst)
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            _ = self.waits.send(());
+            // (All syncs go on once the test has ended.)
+            _ = self.go.lock().unwrap().recv();
+            self.file.sync()
+        }
+
+        fn length(&self) -> io::Result<u64> {
+            self.file.length()
+        }
+    }
+
+    #[test]
+    fn an_end_does_not_wait_for_a_disk_that_does_not_answer() {
+        let ((waits, waiting), (release, go)) = (channel(), channel());
+        let go = Arc::new(Mutex::new(go));
+        let disk = Arc::new(Stuck { disk: Faulty::new(1), waits, go });
+        let log = Log::new(Options { fsync: Fsync::Always, ..Options::default() });
+        let (committer, _) =
+            open_log(&disk, &log, Position::NONE, Parts::Whole, &mut |_, _| Ok(())).unwrap();
+        let writer = CommitThread::start(committer).unwrap();
+        let record = Fields { key: b"key", ..Fields::of(Operation::Put) };
+        let position = log.append(&record).unwrap();
+        log.hurry(position);
+        waiting.recv().unwrap();
+        let other = log.clone();
+        let waiter = std::thread::spawn(move || other.wait(position));
+        let closed = writer.close_within(Duration::from_millis(1));
+        assert!(closed.unwrap_err().contains("could not be written"));
+        assert_eq!(waiter.join().unwrap(), Err(LogError::Closed), "nor does anybody else");
+        drop(release);
     }
 }

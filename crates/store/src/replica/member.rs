@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
 use super::configuration::{Configuration, NodeId, are_members, members_of};
+use super::disk::DiskWatch;
 use super::history::{History, Mark, are_in_order};
 use super::lease::{Lease, Silence};
 use super::message::{Answer, Message, Output, Snapshot};
@@ -35,6 +36,9 @@ pub struct Options {
     pub drift_ppm: u32,
     /// A record counts as held once [`Replica::handle_kept`] said so.
     pub waits_for_disk: bool,
+    /// How long a disk may keep nothing of what waits for it before it counts as one that refuses,
+    /// in ns.
+    pub disk_patience_ns: u64,
 }
 
 /// What a replica has counted.
@@ -136,6 +140,7 @@ pub struct Replica {
     /// Up to where the log is on the disk, and how often it was cut since.
     pub(super) kept: Mark,
     pub(super) generation: u32,
+    pub(super) disk: DiskWatch,
     pub(super) requests: Requests,
     pub(super) role: Role,
     /// The primary of this epoch has given its lease up.
@@ -183,6 +188,7 @@ impl Replica {
             members: Vec::new(),
             kept: Mark::default(),
             generation: 0,
+            disk: DiskWatch::default(),
             requests: Requests::default(),
             role: Role::Idle,
             is_free: false,
@@ -331,6 +337,7 @@ impl Replica {
     /// Time has passed: due at least four times within [`Options::patience_ns`], and eight times
     /// within [`Options::lease_ns`].
     pub fn handle_time(&mut self, now_ns: u64) {
+        self.look_at_disk(now_ns);
         self.look_for_majority(now_ns);
         self.ask_again(now_ns);
         self.ask(now_ns);
@@ -344,6 +351,25 @@ impl Replica {
             let over = self.silence.revision();
             self.outputs.push_back(Output::Request(Request::Propose { next, over }));
         }
+    }
+
+    /// A disk that is silent counts as one that refuses.
+    fn look_at_disk(&mut self, now_ns: u64) {
+        if !self.options.waits_for_disk {
+            return;
+        }
+        let waits = self.kept.offset < self.history.last().offset;
+        self.disk.look(self.kept, waits, self.options.disk_patience_ns, now_ns);
+        if self.disk.is_silent {
+            self.handle_refusing_disk(now_ns);
+        }
+    }
+
+    /// Whether the disk has kept nothing of what waits for it, for the patience
+    /// ([`Options::disk_patience_ns`]).
+    #[must_use]
+    pub fn is_disk_silent(&self) -> bool {
+        self.disk.is_silent
     }
 
     /// Asks the service for the lease, or how things are, when it is time to.

@@ -12,12 +12,14 @@
 //! - [`Requests`]: retries take effect once.
 //! - [`Message`], [`Output`]: what nodes tell each other, and what a replica wants done.
 //! - [`Replica`]: one node's part (`member`), as a `backup` or as the `primary`; `role`: what it
-//!   remembers as that; `transaction`: records that are committed together.
+//!   remembers as that; `transaction`: records that are committed together; `disk`: whether its
+//!   disk answers.
 
 pub use crate::request::RequestId;
 
 mod backup;
 mod configuration;
+mod disk;
 mod history;
 mod lease;
 mod member;

@@ -60,7 +60,7 @@ fn a_primary_serves_when_its_first_record_is_committed() {
 #[test]
 fn members_are_established_when_the_first_record_is_committed() {
     let (mut state, late) = (group(), NodeId(4));
-    state.arrive(late);
+    state.come(late);
     state.with(A, |node| node.replica.join(late).unwrap());
     state.settle_without(&[Action::Look(B), Action::Look(C)]);
     let latest = |state: &State| state.registry.latest().unwrap().clone();
@@ -89,7 +89,7 @@ fn a_backup_answers_when_it_has_fenced() {
     let mut state = group();
     state.write(A);
     let next = next_epoch(&state, C);
-    let Node { mut replica, region, .. } = state.nodes[&B].clone();
+    let Node { mut replica, region, .. } = (*state.nodes[&B]).clone();
     let before = replica.last();
     replica.handle_message(&region, C, Message::Epoch(next));
     assert_eq!(outputs(&mut replica), [Output::Fence { epoch: 2 }]);
@@ -122,7 +122,7 @@ fn a_backup_answers_when_it_has_fenced() {
 fn a_primary_connects_when_it_has_fenced() {
     let state = group();
     let next = next_epoch(&state, B);
-    let Node { mut replica, region, .. } = state.nodes[&B].clone();
+    let Node { mut replica, region, .. } = (*state.nodes[&B]).clone();
     let entry = Entry { configuration: next, ..state.registry.entry().unwrap().clone() };
     replica.handle_event(&region, Event::Latest(Some(entry)), 0);
     let at_once = outputs(&mut replica);

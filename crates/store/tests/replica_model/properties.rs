@@ -52,7 +52,8 @@ pub(super) fn all() -> Vec<Property<Group>> {
 }
 
 pub(super) fn agreement(_: &Group, state: &State) -> bool {
-    let delivered: BTreeSet<_> = state.nodes.values().flat_map(State::delivered).collect();
+    let delivered: BTreeSet<_> =
+        state.nodes.values().flat_map(|node| State::delivered(node)).collect();
     state.answering().all(|node| delivered.iter().all(|one| node.store.contains(one)))
 }
 

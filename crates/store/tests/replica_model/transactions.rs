@@ -179,7 +179,7 @@ fn a_primary_amid_a_transaction_hears_of_no_other() {
 fn members_change_when_a_transaction_has_ended() {
     let mut state = group();
     let late = NodeId(4);
-    state.arrive(late);
+    state.come(late);
     state.with(A, |node| node.replica.join(late).unwrap());
     state.begin(A);
     state.write(A);
@@ -286,12 +286,10 @@ fn what_a_lost_primary_has_begun_is_whole_or_gone() {
     assert!(check(group) > 100);
 }
 
-pub(super) const REPLACED: Group =
-    Group { writes: 2, expiries: 1, transacts: true, is_prompt: true, ..GROUP };
+pub(super) const REPLACED: Group = Group { transacts: true, ..TWO_WRITES };
 
 /// All orders in which one is replaced.
 #[test]
-#[ignore = "takes minutes"]
 fn what_a_replaced_primary_has_begun_is_whole_or_gone() {
     assert!(check(REPLACED) > 1000);
 }

@@ -7,11 +7,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use remora::Device;
 use remora_cluster::etcd::{EtcdGroup, overview};
 use remora_command::folder::Folder;
 use serde::Deserialize;
 
 use super::super::program::{Program, cpu_s, free_tcp_port, has_tcp_listener};
+use super::by_card::ByCard;
 use super::load::{Ask, Load, Work};
 use crate::child::Helper;
 use crate::store::cluster::trial::{Etcd, Node, Terms, start_nodes};
@@ -39,6 +41,8 @@ fn terms(members: u8, lease: &str) -> Terms<'_> {
 /// Something that takes Redis' commands, and whose processes end with this value.
 pub(super) struct Bed {
     pub(super) front: SocketAddr,
+    /// Where clients over the card reach it, unless it has none.
+    card: Option<SocketAddr>,
     /// The processes that have the data: the one that serves, then the others.
     servers: Vec<u32>,
     _processes: Processes,
@@ -131,10 +135,11 @@ impl Bed {
 
     fn of(group: Group) -> Result<Bed> {
         let primary = group.primary()?;
-        let front = front(&group.nodes[primary])?;
+        let node = &group.nodes[primary];
+        let (front, card) = (front(node)?, Some(node.ready.store.parse()?));
         let mut servers: Vec<_> = group.nodes.iter().map(|node| node.process.id()).collect();
         servers.swap(0, primary);
-        Ok(Bed { front, servers, _processes: Processes::Group(group) })
+        Ok(Bed { front, card, servers, _processes: Processes::Group(group) })
     }
 
     /// A store that is no node of a group.
@@ -142,6 +147,7 @@ impl Bed {
         #[derive(Deserialize)]
         struct Ready {
             redis: Vec<SocketAddr>,
+            store: SocketAddr,
         }
         let mut process = Helper::start([
             "store",
@@ -155,7 +161,8 @@ impl Bed {
         ])?;
         let ready: Ready = serde_json::from_str(&process.line_within(PATIENCE)?)?;
         let front = *ready.redis.first().context("a store without a front")?;
-        Ok(Bed { front, servers: vec![process.id()], _processes: Processes::One(process) })
+        let (card, servers) = (Some(ready.store), vec![process.id()]);
+        Ok(Bed { front, card, servers, _processes: Processes::One(process) })
     }
 
     /// `redis-server` with a replica that follows it.
@@ -177,7 +184,8 @@ impl Bed {
         let second = start(replica, &["--replicaof", "127.0.0.1", &port.to_string()])?;
         let front = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let servers = vec![first.id()?, second.id()?];
-        let bed = Bed { front, servers, _processes: Processes::Redis(([first, second], folder)) };
+        let _processes = Processes::Redis(([first, second], folder));
+        let bed = Bed { front, card: None, servers, _processes };
         let (start, work) = (Instant::now(), Work { keys: 1, value: 1 });
         // WAIT has an answer that is not 1 until the replica follows.
         while bed.load(1)?.latency(Ask::PutAndWait, work, 0, 1).is_err() {
@@ -190,6 +198,11 @@ impl Bed {
     /// Connects so many clients.
     pub(super) fn load(&self, connections: usize) -> Result<Load> {
         Load::connect(self.front, connections)
+    }
+
+    /// Connects a client over this card, whose puts are kernels' calls.
+    pub(super) fn by_card(&self, device: &Device) -> Result<ByCard> {
+        ByCard::connect(device, self.card.context("a server without a card")?)
     }
 
     /// Thousands of requests a second of processor time: of the process that serves, and of all

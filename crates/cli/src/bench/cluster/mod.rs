@@ -1,15 +1,18 @@
 //! `remora bench cluster`: groups of three and five nodes beside one node, Redis with a replica,
 //! and Caribou's figures (§6) on replication.
 //!
-//! - [`bed`]: groups on loopback, and what they are compared with. [`load`]: their clients.
+//! - [`bed`]: groups on loopback, and what they are compared with. [`load`]: their clients;
+//!   [`by_card`]: a client over the card.
 //! - [`etcd`]: puts to etcd itself, by as many clients.
 //! - [`rows`], [`failover`]: the rows. [`figures`]: the figures.
 //!
-//! Clients come by Redis' protocol over TCP, as those of its peers do.
+//! Clients come by Redis' protocol over TCP, as those of its peers do; in one row over the card.
 #![cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only the options are there"))]
 
 #[cfg(feature = "cluster")]
 mod bed;
+#[cfg(feature = "cluster")]
+mod by_card;
 #[cfg(feature = "cluster")]
 mod etcd;
 #[cfg(feature = "cluster")]

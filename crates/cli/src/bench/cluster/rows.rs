@@ -1,11 +1,13 @@
 //! The rows of latencies and rates.
 
 use anyhow::{Context, Result};
+use remora::Device;
 
 use super::super::row::{Case, PeerSide, Row, Spread, Target, measure};
 use super::super::store::servers::is_there;
 use super::Extent;
 use super::bed::Bed;
+use super::by_card::ByCard;
 use super::etcd::Members;
 use super::load::{Ask, Load, Work};
 
@@ -18,6 +20,8 @@ const ETCD_PART: usize = 4;
 const VALUE: usize = 64;
 
 const LATENCY: &str = "put_r3_latency";
+/// The same, where the client calls a kernel over the card.
+const KERNEL: &str = "put_r3_kernel";
 /// The rows of each rate: by the time of the process that serves, by that of all nodes, and by the
 /// clock.
 const RATES: [([&str; 3], Ask, f64); 2] = [
@@ -30,8 +34,8 @@ const FSYNC: &str = "put_r3_fsync";
 /// Measures the rows that are wanted.
 pub(super) fn measure_all(is_wanted: &dyn Fn(&str) -> bool, extent: Extent) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    if is_wanted(LATENCY) || RATES.iter().flat_map(|(names, ..)| names).any(|name| is_wanted(name))
-    {
+    let names = RATES.iter().flat_map(|(names, ..)| names).chain([&LATENCY, &KERNEL]);
+    if names.into_iter().any(|name| is_wanted(name)) {
         beside_one(is_wanted, extent, &mut rows)?;
     }
     if is_wanted(WAIT) {
@@ -60,6 +64,15 @@ fn beside_one(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<R
         let (ours, theirs) = (Box::new(|| run(&mut ours)), Box::new(|| run(&mut theirs)));
         let case = Case::latency(LATENCY, "put, one node", target, ours, theirs);
         rows.push(measure(case, extent.runs).with_context(|| format!("cannot measure {LATENCY}"))?);
+    }
+    if is_wanted(KERNEL) {
+        let device = Device::open()?;
+        let (mut ours, mut theirs) = (group.by_card(&device)?, one.by_card(&device)?);
+        let run = |client: &mut ByCard| client.latency(work(extent), extent.calls);
+        let target = Target::AtMost(2.0);
+        let (ours, theirs) = (Box::new(|| run(&mut ours)), Box::new(|| run(&mut theirs)));
+        let case = Case::latency(KERNEL, "put by kernel, one node", target, ours, theirs);
+        rows.push(measure(case, extent.runs).with_context(|| format!("cannot measure {KERNEL}"))?);
     }
     for (names, ask, least) in RATES {
         if names.iter().any(|name| is_wanted(name)) {

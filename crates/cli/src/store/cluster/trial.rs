@@ -50,7 +50,7 @@ pub(crate) struct Ready {
     group: String,
     pub(crate) node: String,
     /// Where the card's clients reach it.
-    store: String,
+    pub(crate) store: String,
     /// Where Redis' clients reach it.
     pub(crate) redis: Vec<String>,
     memcached: Vec<String>,

@@ -75,8 +75,8 @@ pub(crate) struct Connection {
     /// Output before this is sent.
     sent: usize,
     next: Next,
-    /// Replies of this turn wait for the log.
-    pub(crate) waits: bool,
+    /// Its replies wait for the log, under this number of its thread's.
+    pub(crate) parked: Option<u64>,
     /// The peer sends nothing more.
     is_over: bool,
     /// What it has of the memory for all connections, in bytes.
@@ -101,7 +101,7 @@ impl Connection {
             output: Vec::new(),
             sent: 0,
             next: Next::Read(1),
-            waits: false,
+            parked: None,
             is_over: false,
             held: 0,
         }
@@ -255,7 +255,7 @@ impl Connection {
         self.relay.as_mut().map_or(Ok(()), |relay| relay.watch(epoll, name, wanted))
     }
 
-    /// Forgets the replies of this turn and ends the connection: what they say did not happen for
+    /// Forgets the replies that wait and ends the connection: what they say did not happen for
     /// sure.
     pub(crate) fn disown(&mut self, reason: &str) {
         if self.relay.is_some() {
@@ -317,7 +317,7 @@ impl Connection {
 
     /// Takes note of the memory that the connection makes the server keep. False if all
     /// connections together would keep too much.
-    fn account(&mut self, turn: &Turn) -> bool {
+    pub(crate) fn account(&mut self, turn: &Turn) -> bool {
         let session = match &self.session {
             Session::Redis(session) => session.bytes(),
             Session::Memcached(session) => session.bytes(),

@@ -1,19 +1,21 @@
 //! A thread that serves: one `epoll`, and the connections that it has accepted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
 use crate::front::clients::Ends;
 use crate::front::connection::{Connection, Fate, Spares};
+use crate::front::keyspace::Awaited;
 use crate::front::server_state::{ServerState, Turn};
 use crate::stats::Way;
 
@@ -21,7 +23,8 @@ use crate::stats::Way;
 const EVENTS: usize = 256;
 /// Connections that one turn accepts.
 const ACCEPTS: usize = 64;
-/// Bytes of replies after which they are sent, though other connections have not had their turns.
+/// Bytes of replies after which they are sent, though other connections have not had their turns;
+/// and bytes of replies that wait for the log, after which no more connections have turns.
 const ANSWERED_BYTES: usize = 16 << 20;
 /// How often a thread looks around when nothing comes, in ms.
 const TICK_MS: u64 = 100;
@@ -43,6 +46,14 @@ pub(crate) struct Listener {
     pub(crate) way: Way,
 }
 
+/// Replies of a connection that wait for the log.
+#[derive(Debug)]
+struct Parked {
+    slot: usize,
+    awaited: Awaited,
+    bytes: usize,
+}
+
 /// A thread's own state.
 pub(crate) struct Worker {
     epoll: OwnedFd,
@@ -58,6 +69,11 @@ pub(crate) struct Worker {
     touched: Vec<usize>,
     /// Bytes of replies that these have.
     answered: usize,
+    /// Connections whose replies wait for the log, in the order in which they began to.
+    parked: BTreeMap<u64, Parked>,
+    /// How many there have been, and the bytes of the replies that there are.
+    parked_count: u64,
+    parked_bytes: usize,
     /// Connections that have more to do at once.
     again: BTreeSet<usize>,
     /// Connections that have more to do when a pause has ended.
@@ -78,6 +94,10 @@ impl Worker {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = epoll::EventFlags::IN;
         epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), flags)?;
+        if server.keeper.is_awaited() {
+            let wake = wake.clone();
+            server.keeper.listen(Box::new(move || awake(&wake)));
+        }
         let worker = Worker {
             epoll,
             wake,
@@ -89,6 +109,9 @@ impl Worker {
             turn: Turn::new(server),
             touched: Vec::new(),
             answered: 0,
+            parked: BTreeMap::new(),
+            parked_count: 0,
+            parked_bytes: 0,
             again: BTreeSet::new(),
             later: BTreeSet::new(),
             soon: BTreeSet::new(),
@@ -179,15 +202,17 @@ impl Worker {
         }
     }
 
-    fn is_held_back(&self, slot: usize) -> bool {
-        self.later.contains(&slot) || self.soon.contains(&slot)
+    /// Whether a connection waits for something else than its client.
+    fn waits(&self, slot: usize) -> bool {
+        let is_parked = |connection: &Connection| connection.parked.is_some();
+        self.later.contains(&slot)
+            || self.soon.contains(&slot)
+            || self.slots[slot].as_ref().is_some_and(is_parked)
     }
 
     fn hear(&mut self, what: u64, flags: epoll::EventFlags) {
         if what == WAKE {
-            let mut count = [0; 8];
-            // It was written by another thread; how often does not matter.
-            let _ = rustix::io::read(&*self.wake, &mut count);
+            self.hear_wake();
         } else if what >= RELAY {
             self.carry_out((what - RELAY) as usize);
         } else if what >= LISTENER {
@@ -206,55 +231,110 @@ impl Worker {
         }
     }
 
+    fn hear_wake(&self) {
+        let mut count = [0; 8];
+        // It was written by another thread; how often does not matter.
+        let _ = rustix::io::read(&*self.wake, &mut count);
+    }
+
     fn carry_out(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        if connection.parked.is_some() {
+            // What has come stays where it is until the replies before it are sent.
+            return self.watch(slot, epoll::EventFlags::empty());
+        }
         if connection.client.kill.load(Relaxed) {
             // What was answered before may go yet.
             return self.touched.push(slot);
         }
         let before = std::mem::take(&mut self.turn.version);
         connection.turn(&mut self.turn, &mut self.spares);
-        connection.waits |= self.turn.version > 0;
-        self.turn.version = self.turn.version.max(before);
         self.answered += connection.unsent();
         self.touched.push(slot);
+        let version = self.turn.version;
+        self.turn.version = version.max(before);
+        if version > 0 && self.turn.server.keeper.is_awaited() {
+            self.park(slot, version);
+        }
         if self.answered > ANSWERED_BYTES {
             self.answer();
         }
     }
 
-    /// Waits for the log if it must, then sends what the turn's commands have answered.
-    fn answer(&mut self) {
-        let touched = std::mem::take(&mut self.touched);
-        if self.turn.version > 0 {
-            let version = std::mem::take(&mut self.turn.version);
-            let keeper = &self.turn.server.keeper;
-            if keeper.is_awaited() {
-                self.turn.counts.durability_waits.add(1);
-                if let Err(reason) = keeper.wait(self.turn.since, version) {
-                    for slot in &touched {
-                        let held = &mut self.slots[*slot];
-                        if let Some(connection) = held.as_mut().filter(|held| held.waits) {
-                            connection.disown(&reason);
-                        }
-                    }
-                }
-            }
+    /// Has a connection's replies wait until all changes up to `version` are kept.
+    fn park(&mut self, slot: usize, version: u64) {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        if !connection.account(&self.turn) {
+            return self.end(slot);
         }
-        for slot in &touched {
-            self.slots[*slot].iter_mut().for_each(|connection| connection.waits = false);
-            self.send(*slot);
-        }
-        self.touched = touched;
-        self.touched.clear();
-        self.answered = 0;
+        let (since, bytes) = (self.turn.since, connection.unsent());
+        let awaited = Awaited { version, since, from: Instant::now() };
+        self.turn.counts.durability_waits.add(1);
+        self.parked_count += 1;
+        connection.parked = Some(self.parked_count);
+        self.parked.insert(self.parked_count, Parked { slot, awaited, bytes });
+        self.parked_bytes += bytes;
     }
 
+    /// Lets the log know how far it is waited for, and sends the turn's replies that do not wait,
+    /// and those from before that wait no more.
+    fn answer(&mut self) {
+        let version = std::mem::take(&mut self.turn.version);
+        if version > 0 && self.turn.server.keeper.is_awaited() {
+            self.turn.server.keeper.hasten(version);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        for slot in touched.drain(..) {
+            self.send(slot);
+        }
+        self.touched = touched;
+        self.answered = 0;
+        self.settle();
+        while self.parked_bytes > ANSWERED_BYTES && !self.turn.server.is_stopping.load(Relaxed) {
+            self.sleep_until_woken();
+            self.settle();
+        }
+    }
+
+    /// Sends the replies that wait no more, or what is said instead of them.
+    fn settle(&mut self) {
+        while let Some(first) = self.parked.first_entry() {
+            let kept = self.turn.server.keeper.is_kept(&first.get().awaited);
+            if kept == Ok(false) {
+                return;
+            }
+            let slot = first.get().slot;
+            self.unpark(slot);
+            if let (Err(reason), Some(connection)) = (kept, &mut self.slots[slot]) {
+                connection.disown(&reason);
+            }
+            self.send(slot);
+        }
+    }
+
+    fn unpark(&mut self, slot: usize) {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        let number = connection.parked.take();
+        let parked = number.and_then(|number| self.parked.remove(&number));
+        self.parked_bytes -= parked.map_or(0, |parked| parked.bytes);
+    }
+
+    /// Sleeps until another thread has news, or for a tick.
+    fn sleep_until_woken(&self) {
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK_MS as i64 * 1_000_000 };
+        // However it ends, the caller looks what there is.
+        let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&tick));
+        self.hear_wake();
+    }
+
+    /// Sends a connection's replies, unless these wait.
     fn send(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        if connection.parked.is_some() {
+            return;
+        }
         let fate = connection.send(&mut self.turn, &mut self.spares);
         self.hold_back(slot, fate);
-        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         let flags = match fate {
             Fate::Ends => return self.end(slot),
             Fate::Later | Fate::Soon => epoll::EventFlags::empty(),
@@ -264,14 +344,22 @@ impl Worker {
             }
             Fate::Waits(flags) => flags,
         };
-        if connection.interest != flags {
-            connection.interest = flags;
-            let data = epoll::EventData::new_u64(slot as u64);
-            if epoll::modify(&self.epoll, connection.socket(), data, flags).is_err() {
-                return self.end(slot);
-            }
-        }
+        self.watch(slot, flags);
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         if connection.watch_relay(&self.epoll, RELAY + slot as u64).is_err() {
+            self.end(slot);
+        }
+    }
+
+    /// Has `epoll` tell when a connection's socket can do this.
+    fn watch(&mut self, slot: usize, flags: epoll::EventFlags) {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        if connection.interest == flags {
+            return;
+        }
+        connection.interest = flags;
+        let data = epoll::EventData::new_u64(slot as u64);
+        if epoll::modify(&self.epoll, connection.socket(), data, flags).is_err() {
             self.end(slot);
         }
     }
@@ -330,6 +418,7 @@ impl Worker {
     }
 
     fn end(&mut self, slot: usize) {
+        self.unpark(slot);
         if let Some(mut connection) = self.slots.get_mut(slot).and_then(Option::take) {
             connection.leave(&self.turn.server);
             self.free.push(slot);
@@ -359,12 +448,18 @@ impl Worker {
             let is_stale = connection.relayed_to().is_some_and(is_old);
             if connection.client.kill.load(Relaxed) || is_stale {
                 self.end(slot);
-            } else if !self.is_held_back(slot) && connection.is_idle(now, idle_s) {
+            } else if !self.waits(slot) && connection.is_idle(now, idle_s) {
                 self.turn.counts.connections_idle.add(1);
                 self.end(slot);
             }
         }
     }
+}
+
+/// Wakes the thread that hears of this descriptor.
+pub(crate) fn awake(wake: &OwnedFd) {
+    // If it cannot be woken, it sees by itself within a tick.
+    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }
 
 fn shown(address: rustix::io::Result<Option<rustix::net::SocketAddrAny>>) -> String {

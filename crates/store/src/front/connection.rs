@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::front::clients::Client;
 use crate::front::input::{Input, READ_BYTES, SPARE_BYTES, SPARES};
+use crate::front::keyspace::Awaited;
 use crate::front::memcached;
 use crate::front::redis;
 use crate::front::relay::{Relay, unserved};
@@ -60,6 +61,17 @@ pub(crate) enum Fate {
     Ends,
 }
 
+/// Replies that wait until what they tell of is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parked {
+    pub(crate) awaited: Awaited,
+    /// How long they are.
+    pub(crate) bytes: usize,
+    /// The connections whose replies began to wait just before, and just after these.
+    pub(crate) before: Option<usize>,
+    pub(crate) after: Option<usize>,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -75,8 +87,8 @@ pub(crate) struct Connection {
     /// Output before this is sent.
     sent: usize,
     next: Next,
-    /// Its replies wait for the log, under this number of its thread's.
-    pub(crate) parked: Option<u64>,
+    /// What its replies wait for, if they do.
+    pub(crate) parked: Option<Parked>,
     /// The peer sends nothing more.
     is_over: bool,
     /// What it has of the memory for all connections, in bytes.
@@ -317,7 +329,7 @@ impl Connection {
 
     /// Takes note of the memory that the connection makes the server keep. False if all
     /// connections together would keep too much.
-    pub(crate) fn account(&mut self, turn: &Turn) -> bool {
+    fn account(&mut self, turn: &Turn) -> bool {
         let session = match &self.session {
             Session::Redis(session) => session.bytes(),
             Session::Memcached(session) => session.bytes(),

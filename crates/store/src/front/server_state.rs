@@ -357,6 +357,11 @@ impl Turn {
         self.version = self.version.max(self.server.keeper.seen_of(ts, keys));
     }
 
+    /// When it began.
+    pub(crate) fn begun(&self) -> Instant {
+        self.begun.map_or_else(Instant::now, |(begun, _)| begun)
+    }
+
     /// Goes on to the next command, whose time is `at`: one turn may carry out thousands.
     #[inline]
     pub(crate) fn go_on(&mut self, at: Instant) {

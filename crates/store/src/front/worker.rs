@@ -1,11 +1,10 @@
 //! A thread that serves: one `epoll`, and the connections that it has accepted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -14,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
 use crate::front::clients::Ends;
-use crate::front::connection::{Connection, Fate, Spares};
+use crate::front::connection::{Connection, Fate, Parked, Spares};
 use crate::front::keyspace::Awaited;
 use crate::front::server_state::{ServerState, Turn};
 use crate::stats::Way;
@@ -46,14 +45,6 @@ pub(crate) struct Listener {
     pub(crate) way: Way,
 }
 
-/// Replies of a connection that wait for the log.
-#[derive(Debug)]
-struct Parked {
-    slot: usize,
-    awaited: Awaited,
-    bytes: usize,
-}
-
 /// A thread's own state.
 pub(crate) struct Worker {
     epoll: OwnedFd,
@@ -69,10 +60,10 @@ pub(crate) struct Worker {
     touched: Vec<usize>,
     /// Bytes of replies that these have.
     answered: usize,
-    /// Connections whose replies wait for the log, in the order in which they began to.
-    parked: BTreeMap<u64, Parked>,
-    /// How many there have been, and the bytes of the replies that there are.
-    parked_count: u64,
+    /// The first and the last of the connections whose replies wait for the log, in the order in
+    /// which they began to: each knows the ones beside it.
+    parked: Option<(usize, usize)>,
+    /// The bytes of these replies.
     parked_bytes: usize,
     /// Connections that have more to do at once.
     again: BTreeSet<usize>,
@@ -92,7 +83,8 @@ impl Worker {
         listeners: Vec<Listener>,
     ) -> io::Result<Worker> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = epoll::EventFlags::IN;
+        // (Each write wakes the thread once, which need not read it.)
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), flags)?;
         if server.keeper.is_awaited() {
             let wake = wake.clone();
@@ -109,8 +101,7 @@ impl Worker {
             turn: Turn::new(server),
             touched: Vec::new(),
             answered: 0,
-            parked: BTreeMap::new(),
-            parked_count: 0,
+            parked: None,
             parked_bytes: 0,
             again: BTreeSet::new(),
             later: BTreeSet::new(),
@@ -212,7 +203,7 @@ impl Worker {
 
     fn hear(&mut self, what: u64, flags: epoll::EventFlags) {
         if what == WAKE {
-            self.hear_wake();
+            // Whatever it is about, each turn looks.
         } else if what >= RELAY {
             self.carry_out((what - RELAY) as usize);
         } else if what >= LISTENER {
@@ -231,12 +222,6 @@ impl Worker {
         }
     }
 
-    fn hear_wake(&self) {
-        let mut count = [0; 8];
-        // It was written by another thread; how often does not matter.
-        let _ = rustix::io::read(&*self.wake, &mut count);
-    }
-
     fn carry_out(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         if connection.parked.is_some() {
@@ -250,11 +235,11 @@ impl Worker {
         let before = std::mem::take(&mut self.turn.version);
         connection.turn(&mut self.turn, &mut self.spares);
         self.answered += connection.unsent();
-        self.touched.push(slot);
         let version = self.turn.version;
         self.turn.version = version.max(before);
-        if version > 0 && self.turn.server.keeper.is_awaited() {
-            self.park(slot, version);
+        match version > 0 && self.turn.server.keeper.is_awaited() {
+            true => self.park(slot, version),
+            false => self.touched.push(slot),
         }
         if self.answered > ANSWERED_BYTES {
             self.answer();
@@ -263,17 +248,39 @@ impl Worker {
 
     /// Has a connection's replies wait until all changes up to `version` are kept.
     fn park(&mut self, slot: usize, version: u64) {
-        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
-        if !connection.account(&self.turn) {
-            return self.end(slot);
+        let (since, from) = (self.turn.since, self.turn.begun());
+        let (first, before) = self.parked.map_or((slot, None), |(first, last)| (first, Some(last)));
+        self.parked = Some((first, slot));
+        if let Some(last) = before.and_then(|last| self.parked_at(last)) {
+            last.after = Some(slot);
         }
-        let (since, bytes) = (self.turn.since, connection.unsent());
-        let awaited = Awaited { version, since, from: Instant::now() };
-        self.turn.counts.durability_waits.add(1);
-        self.parked_count += 1;
-        connection.parked = Some(self.parked_count);
-        self.parked.insert(self.parked_count, Parked { slot, awaited, bytes });
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        let (bytes, awaited) = (connection.unsent(), Awaited { version, since, from });
+        connection.parked = Some(Parked { awaited, bytes, before, after: None });
         self.parked_bytes += bytes;
+        self.turn.counts.durability_waits.add(1);
+    }
+
+    /// What a connection waits for, if it does.
+    fn parked_at(&mut self, slot: usize) -> Option<&mut Parked> {
+        self.slots.get_mut(slot)?.as_mut()?.parked.as_mut()
+    }
+
+    /// A connection waits no more.
+    fn unpark(&mut self, slot: usize) {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        let Some(Parked { bytes, before, after, .. }) = connection.parked.take() else { return };
+        self.parked_bytes -= bytes;
+        if let Some(parked) = before.and_then(|before| self.parked_at(before)) {
+            parked.after = after;
+        }
+        if let Some(parked) = after.and_then(|after| self.parked_at(after)) {
+            parked.before = before;
+        }
+        self.parked = self.parked.and_then(|(first, last)| {
+            let first = if first == slot { after? } else { first };
+            Some((first, if last == slot { before? } else { last }))
+        });
     }
 
     /// Lets the log know how far it is waited for, and sends the turn's replies that do not wait,
@@ -298,12 +305,12 @@ impl Worker {
 
     /// Sends the replies that wait no more, or what is said instead of them.
     fn settle(&mut self) {
-        while let Some(first) = self.parked.first_entry() {
-            let kept = self.turn.server.keeper.is_kept(&first.get().awaited);
+        while let Some((slot, _)) = self.parked {
+            let Some(Parked { awaited, .. }) = self.parked_at(slot).copied() else { return };
+            let kept = self.turn.server.keeper.is_kept(&awaited);
             if kept == Ok(false) {
                 return;
             }
-            let slot = first.get().slot;
             self.unpark(slot);
             if let (Err(reason), Some(connection)) = (kept, &mut self.slots[slot]) {
                 connection.disown(&reason);
@@ -312,19 +319,13 @@ impl Worker {
         }
     }
 
-    fn unpark(&mut self, slot: usize) {
-        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
-        let number = connection.parked.take();
-        let parked = number.and_then(|number| self.parked.remove(&number));
-        self.parked_bytes -= parked.map_or(0, |parked| parked.bytes);
-    }
-
     /// Sleeps until another thread has news, or for a tick.
     fn sleep_until_woken(&self) {
         let tick = Timespec { tv_sec: 0, tv_nsec: TICK_MS as i64 * 1_000_000 };
         // However it ends, the caller looks what there is.
         let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&tick));
-        self.hear_wake();
+        // How often it was written does not matter.
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
     }
 
     /// Sends a connection's replies, unless these wait.

@@ -122,10 +122,16 @@ fn rows_are_selected_next_to_the_data() {
     succeed(["store", "put", &node, "greeting", "hello"]);
     let whole = run(["store", "scan", &node, "--schema", schema]);
     let told = String::from_utf8(whole.stderr).unwrap();
-    assert!(told.contains("3 rows came, of 4 keys looked at"), "{told}");
+    assert!(told.contains("3 rows came, of 4 keys looked at\n1 value skipped: no row"), "{told}");
     let one = run(["store", "scan", &node, "--schema", schema, "--where", "id = 2"]);
     let told = String::from_utf8(one.stderr).unwrap();
     assert!(told.contains("1 row came, of 4 keys looked at"), "{told}");
+    for (wanted, is_told) in [("id = 2", false), ("id = 9", true)] {
+        let count = ["--select", "count", "--where", wanted];
+        let count = run([&["store", "scan", &node, "--schema", schema], &count[..]].concat());
+        let told = String::from_utf8(count.stderr).unwrap();
+        assert_eq!(told.contains("1 value skipped: no row of the schema"), is_told, "{told}");
+    }
     // Single keys are read and changed on a condition, too.
     let holds = |more: &[&str], predicate: &str| {
         let rest = ["--schema", schema, "--if-where", predicate];
@@ -142,6 +148,12 @@ fn rows_are_selected_next_to_the_data() {
     assert_eq!(answers["max(price)"], "40.00");
     let wrong = fail(["store", "scan", &node, "--schema", schema, "--where", "prise < 20"]);
     assert!(wrong.contains("no column `prise`") && wrong.contains("^^^^^"), "{wrong}");
+}
+
+#[test]
+fn a_password_of_nobody_is_refused() {
+    let refused = fail(["store", "serve", "--password", "secret"]);
+    assert!(refused.contains("add --redis or --memcached"), "{refused}");
 }
 
 #[test]

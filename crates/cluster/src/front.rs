@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use remora::connection::token::Token;
-use remora_store::front::keyspace::{Cluster, Keeper, Transfer};
+use remora_store::front::keyspace::{Awaited, Cluster, Keeper, TablespaceId, Transfer};
 use remora_store::front::slots::{Part, Shard};
 use remora_store::log::Position;
 use remora_store::memory::Memory;
@@ -147,12 +147,24 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
         act();
     }
 
+    fn hasten(&self, _version: u64) {
+        self.group().hasten();
+    }
+
     /// The lease is looked at last: what was read before is then so for everybody, unless another
     /// node has served since.
-    fn wait(&self, since: u64, version: u64) -> Result<(), String> {
-        let [since, position] = [since, version].map(Position::from_number);
-        self.group().wait(position).map_err(|doubt| doubt.to_string())?;
-        self.group().check_since(since).map_err(|reason| reason.to_string())
+    fn is_kept(&self, awaited: &Awaited) -> Result<bool, String> {
+        let [since, position] = [awaited.since, awaited.version].map(Position::from_number);
+        let is_kept = self.group().is_kept(position, awaited.from);
+        if !is_kept.map_err(|doubt| doubt.to_string())? {
+            return Ok(false);
+        }
+        self.group().check_since(since).map_err(|reason| reason.to_string())?;
+        Ok(true)
+    }
+
+    fn listen(&self, listener: Box<dyn Fn() + Send + Sync>) {
+        self.group().listeners.add(listener);
     }
 
     fn save(&self, background: bool) -> Result<(), String> {
@@ -194,7 +206,7 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
     }
 
     /// (What the slots' owner is decides which group answers.)
-    fn seen_of(&self, keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
+    fn seen_of(&self, _: TablespaceId, keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
         let state = self.group().lock();
         let keys = keys.chain(OF_SLOTS);
         state.undecided.until(keys, state.replica.committed()).number()

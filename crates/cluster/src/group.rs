@@ -36,6 +36,7 @@ use thiserror::Error;
 use crate::address::Address;
 use crate::feed::{Feed, KeepError, Saves};
 use crate::link::{Done, Link, LinkId};
+use crate::listeners::Listeners;
 use crate::refusals::{Peer, Refusals};
 use crate::undecided::Undecided;
 use crate::wire::Frame;
@@ -254,7 +255,7 @@ pub(crate) struct GroupState {
     /// What this node has ordered and no majority holds yet.
     pub(crate) undecided: Undecided,
     /// The end of the log when what was to go to other nodes was last posted.
-    pub(crate) posted_to: u64,
+    pub(crate) posted_to: Mark,
     /// What goes to the disk, where the node keeps anything there.
     pub(crate) disk: Option<Feed>,
     /// Where the store was before it began to carry out what the replica says is carried out, while
@@ -265,6 +266,8 @@ pub(crate) struct GroupState {
     pub(crate) requests: mpsc::Sender<Request>,
     /// Whom threads that wait were told of last: what is committed, and in which epoch.
     pub(crate) told: (Position, u32),
+    /// When something was committed last.
+    pub(crate) advanced: Instant,
     pub(crate) service: Option<String>,
     /// Why the group did not begin yet, as far as the service has said.
     pub(crate) waits: Option<String>,
@@ -292,6 +295,8 @@ pub struct Group {
     pub(crate) gate: Arc<Gate>,
     /// Something is committed, another node is the primary, or a link has room again.
     changed: Condvar,
+    /// Who else is told of the first two.
+    pub(crate) listeners: Listeners,
     is_stopping: AtomicBool,
     /// The log and the snapshots, where the node keeps any.
     pub(crate) log: OnceLock<Log>,
@@ -343,8 +348,9 @@ impl Group {
             applying_from: None,
             repeating: None,
             requests: sender,
-            posted_to: 0,
+            posted_to: Mark::default(),
             told: (Position::NONE, 0),
+            advanced: Instant::now(),
             service: None,
             waits: None,
             broken: 0,
@@ -362,6 +368,7 @@ impl Group {
             standpoint: Mutex::default(),
             gate: Arc::new(Gate::closed()),
             changed: Condvar::new(),
+            listeners: Listeners::default(),
             is_stopping: AtomicBool::new(false),
             log: OnceLock::new(),
             saver: OnceLock::new(),
@@ -425,6 +432,12 @@ impl Group {
         self.changed.notify_all();
     }
 
+    /// Tells all who wait for a majority that something has changed.
+    pub(crate) fn tell(&self) {
+        self.wake_all();
+        self.listeners.tell();
+    }
+
     pub(crate) fn take_requests(&self) -> Option<mpsc::Receiver<Request>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -442,7 +455,7 @@ impl Group {
         state.links.values().for_each(Link::fence);
         state.links.clear();
         state.door.take().into_iter().for_each(Waker::wake);
-        self.changed.notify_all();
+        self.tell();
     }
 
     /// The node ends by itself: its store is not the group's any more, or its card has gone.
@@ -460,27 +473,32 @@ impl Group {
     /// # Errors
     /// See [`Doubt`].
     pub fn wait(&self, position: Position) -> Result<(), Doubt> {
-        let (mut state, start) = (self.lock(), Instant::now());
+        let (mut state, from) = (self.lock(), Instant::now());
         state.carry_out(self);
-        let before = state.replica.committed();
-        loop {
-            match state.replica.fate(position) {
-                Fate::Committed => return Ok(()),
-                Fate::Unknown => return Err(Doubt::Replaced),
-                Fate::Pending => {}
-            }
-            if let Some(reason) = &state.failure {
-                return Err(Doubt::Failed(reason.clone()));
-            }
-            let left = self.options.patience.saturating_sub(start.elapsed());
-            if left.is_zero() && state.replica.committed() == before {
-                state.undecided.stall(before);
-            }
-            if left.is_zero() || state.is_stalled() {
-                return Err(Doubt::Late(self.options.patience));
-            }
+        while !state.judge(self, position, from)? {
+            let left = self.options.patience.saturating_sub(from.elapsed());
             state = self.sleep(state, left);
         }
+        Ok(())
+    }
+
+    /// Has the others get what this node has logged, since somebody waits for that. While they have
+    /// not confirmed what they got before, it waits for that, and goes in one WRITE with what is
+    /// logged meanwhile: the node's thread posts it then.
+    pub(crate) fn hasten(&self) {
+        let mut state = self.lock();
+        if state.replica.committed() >= state.posted_to.position {
+            state.carry_out(self);
+        }
+    }
+
+    /// Whether a majority holds the change at a position, with all before it, for which somebody
+    /// has waited `from` then on: [`Group::wait`] by looking.
+    ///
+    /// # Errors
+    /// See [`Doubt`].
+    pub(crate) fn is_kept(&self, position: Position, from: Instant) -> Result<bool, Doubt> {
+        self.lock().judge(self, position, from)
     }
 
     /// What this node's store shows is what the group has decided: waits until all that `look` may
@@ -614,6 +632,27 @@ fn replica_options(options: &GroupOptions, waits_for_disk: bool) -> Options {
 }
 
 impl GroupState {
+    /// See [`Group::is_kept`].
+    fn judge(&mut self, group: &Group, position: Position, from: Instant) -> Result<bool, Doubt> {
+        match self.replica.fate(position) {
+            Fate::Committed => return Ok(true),
+            Fate::Unknown => return Err(Doubt::Replaced),
+            Fate::Pending => {}
+        }
+        if let Some(reason) = &self.failure {
+            return Err(Doubt::Failed(reason.clone()));
+        }
+        let patience = group.options.patience;
+        let is_over = from.elapsed() >= patience;
+        if is_over && self.advanced < from {
+            self.undecided.stall(self.replica.committed());
+        }
+        if is_over || self.is_stalled() {
+            return Err(Doubt::Late(patience));
+        }
+        Ok(false)
+    }
+
     /// Whether this node serves.
     pub(crate) fn check(&self) -> Result<(), NotServing> {
         if let Some(reason) = &self.failure {

@@ -5,7 +5,8 @@
 //! who is primary is elsewhere, behind a [`Coordinator`]: etcd, or [`InProcess`] for trials.
 //!
 //! - `group`: what a node's threads share; `outputs`: does what its replica wants. `journal`: what
-//!   its store's changes go through; `undecided`: those of them that a majority does not hold yet.
+//!   its store's changes go through; `undecided`: those of them that a majority does not hold yet;
+//!   `listeners`: who is told of those that it does.
 //! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
 //! - `door`: lets other nodes in, and calls them; `refusals`: what it says of whom it cannot.
 //! - `drive`: hears them, and applies the log.
@@ -58,6 +59,7 @@ mod journal;
 mod keep;
 mod kernels;
 mod link;
+mod listeners;
 mod map;
 mod members;
 pub mod migration;

@@ -16,7 +16,7 @@ const UNPOSTED: u64 = 16 << 10;
 impl GroupState {
     /// Does what the replica wants.
     pub(crate) fn carry_out(&mut self, group: &Group) {
-        self.posted_to = self.replica.last().offset;
+        self.posted_to = self.replica.last();
         loop {
             self.give_out(group);
             let broken = self.links.iter_mut().find_map(|(node, link)| {
@@ -37,7 +37,7 @@ impl GroupState {
     /// within a tick. To post each change alone takes nearly three times the processor's time.
     pub(crate) fn carry_out_soon(&mut self, group: &Group) {
         let most = UNPOSTED.min(group.options.ring_bytes / 8);
-        if self.replica.last().offset.saturating_sub(self.posted_to) >= most {
+        if self.replica.last().offset.saturating_sub(self.posted_to.offset) >= most {
             return self.carry_out(group);
         }
         self.give_out(group);
@@ -59,8 +59,11 @@ impl GroupState {
         self.tell_kernels(group);
         let now = (self.replica.committed(), self.replica.epoch());
         if self.told != now {
+            if self.told.0 != now.0 {
+                self.advanced = Instant::now();
+            }
             self.told = now;
-            group.wake_all();
+            group.tell();
         }
     }
 

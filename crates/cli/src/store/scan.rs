@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use remora_store::client::StoreClient;
 use remora_store::select::aggregate::Answer;
 use remora_store::select::condition::RowCondition;
 use remora_store::select::schema::{Column, Schema, Type};
-use remora_store::select::selection::{Output, Selection};
+use remora_store::select::selection::{Aggregate, Output, Selection};
 use serde_json::{Map, Value};
 
 use super::dump::put_text;
@@ -108,6 +109,22 @@ impl Scan {
         }
     }
 
+    /// How many values are no rows of the schema, which selects none of them: counted where a
+    /// person would else wonder, as nothing was `found`, or nothing but rows was asked for.
+    fn skipped(&self, client: &mut StoreClient, row_least: u16, found: bool) -> Result<u64> {
+        if found && self.condition.is_some() {
+            return Ok(0);
+        }
+        let mut count = |row_least| -> Result<u64> {
+            let (condition, limit) = (RowCondition::ALWAYS, u64::MAX);
+            let output = Output::Aggregates(vec![Aggregate::Count]);
+            let all = client.aggregate(&Selection { row_least, condition, output, limit })?;
+            Ok(all.answers().map(|answer| if let Answer::Count(n) = answer { n } else { 0 }).sum())
+        };
+        // (Others may change some between the two.)
+        Ok(count(0)?.saturating_sub(count(row_least)?))
+    }
+
     fn columns(&self, columns: &[Column], selection: &Selection) -> Result<ExitCode> {
         let mut out = BufWriter::new(output::out());
         let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
@@ -115,8 +132,8 @@ impl Scan {
         // It is written once it is known that the scan can begin.
         let mut head = (!self.json).then(|| format!("{of_keys}\t{}\n", names.join("\t")));
         let (mut failed, mut seen) = (None, Seen::new());
-        let done = self.store.with(|client| {
-            Ok(client.scan(Some(selection), |key, row| {
+        let (done, skipped) = self.store.with(|client| {
+            let done = client.scan(Some(selection), |key, row| {
                 seen.one(key, row);
                 let shown = columns.iter().map(|column| column.show(row).to_string());
                 let line = if self.json {
@@ -133,22 +150,28 @@ impl Scan {
                 };
                 let begun = head.take().map_or(Ok(()), |head| out.write_all(head.as_bytes()));
                 failed = failed.take().or(begun.and_then(|()| writeln!(out, "{line}")).err());
-            })?)
+            })?;
+            Ok((done, self.skipped(client, selection.row_least, done.rows > 0)?))
         })?;
         drop(seen);
         failed.map_or(Ok(()), Err)?;
         head.map_or(Ok(()), |head| out.write_all(head.as_bytes()))?;
         out.flush()?;
-        // What is no row of the schema was looked at, too.
+        // What is no row of the schema is looked at, too.
         let (rows, keys) =
             (output::counted(done.rows, "row"), output::counted(done.looked_at, "key"));
         eprintln!("{rows} came, of {keys} looked at");
+        tell_skipped(skipped);
         Ok(ExitCode::SUCCESS)
     }
 
     fn aggregates(&self, wanted: &str, schema: &Schema, selection: &Selection) -> Result<ExitCode> {
         let progress = Progress::new("Scanning", None);
-        let answers = self.store.with(|client| Ok(client.aggregate(selection)?))?;
+        let (answers, skipped) = self.store.with(|client| {
+            let answers = client.aggregate(selection)?;
+            let found = answers.answers().any(is_something);
+            Ok((answers, self.skipped(client, selection.row_least, found)?))
+        })?;
         drop(progress);
         let names = wanted.split(',').map(str::trim);
         let shown: Vec<(&str, String)> = names
@@ -167,7 +190,20 @@ impl Scan {
             output::align_right(&mut table, [1]);
             println!("{table}");
         }
+        tell_skipped(skipped);
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Whether an aggregate says that there were rows.
+fn is_something(answer: Answer) -> bool {
+    !matches!(answer, Answer::Count(0) | Answer::Number(None | Some(0)))
+        && answer != Answer::About(0.0)
+}
+
+fn tell_skipped(values: u64) {
+    if values > 0 {
+        eprintln!("{} skipped: no row of the schema", output::counted(values, "value"));
     }
 }
 

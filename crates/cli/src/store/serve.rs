@@ -155,6 +155,16 @@ impl Serve {
     pub(super) fn run(self) -> Result<ExitCode> {
         let stop = stop::on_signals()?;
         let group = self.group.name()?;
+        let (is_served, given) = (self.redis.is_some() || self.memcached.is_some(), &self.password);
+        // (A variable is also there for those who ask servers.)
+        ensure!(
+            group.is_some()
+                || is_served
+                || given.is_none()
+                || *given == std::env::var(PASSWORD_VARIABLE).ok(),
+            "--password is of Redis’ and memcached’s clients, and none are served: add --redis or \
+             --memcached, or leave it out"
+        );
         let device = self.device.open()?;
         if self.until_eof {
             stop::on_end_of_input(stop.clone())?;
@@ -174,7 +184,7 @@ impl Serve {
             return Ok(ExitCode::SUCCESS);
         }
         ensure!(
-            !(reads_only && self.redis.is_none() && self.memcached.is_none()),
+            !reads_only || is_served,
             "the card is a daemon’s, which does not run the store’s kernels, so that nobody could \
              put a key: serve --redis or --memcached, too, or set REMORA_NIC=off for a card of the \
              store’s own"

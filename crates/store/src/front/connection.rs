@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::front::clients::Client;
 use crate::front::input::{Input, READ_BYTES, SPARE_BYTES, SPARES};
+use crate::front::keyspace::Awaited;
 use crate::front::memcached;
 use crate::front::redis;
 use crate::front::relay::{Relay, unserved};
@@ -60,6 +61,17 @@ pub(crate) enum Fate {
     Ends,
 }
 
+/// Replies that wait until what they tell of is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parked {
+    pub(crate) awaited: Awaited,
+    /// How long they are.
+    pub(crate) bytes: usize,
+    /// The connections whose replies began to wait just before, and just after these.
+    pub(crate) before: Option<usize>,
+    pub(crate) after: Option<usize>,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -75,8 +87,8 @@ pub(crate) struct Connection {
     /// Output before this is sent.
     sent: usize,
     next: Next,
-    /// Replies of this turn wait for the log.
-    pub(crate) waits: bool,
+    /// What its replies wait for, if they do.
+    pub(crate) parked: Option<Parked>,
     /// The peer sends nothing more.
     is_over: bool,
     /// What it has of the memory for all connections, in bytes.
@@ -101,7 +113,7 @@ impl Connection {
             output: Vec::new(),
             sent: 0,
             next: Next::Read(1),
-            waits: false,
+            parked: None,
             is_over: false,
             held: 0,
         }
@@ -255,7 +267,7 @@ impl Connection {
         self.relay.as_mut().map_or(Ok(()), |relay| relay.watch(epoll, name, wanted))
     }
 
-    /// Forgets the replies of this turn and ends the connection: what they say did not happen for
+    /// Forgets the replies that wait and ends the connection: what they say did not happen for
     /// sure.
     pub(crate) fn disown(&mut self, reason: &str) {
         if self.relay.is_some() {

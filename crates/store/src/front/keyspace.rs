@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::fmt::Debug;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use remora::connection::token::Token;
 use thiserror::Error;
@@ -246,9 +247,21 @@ pub trait Keyspace: Send + Sync + Debug {
     fn bytes(&self) -> (u64, u64);
 }
 
+/// What an answer waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Awaited {
+    /// All changes up to this version are to be kept.
+    pub version: u64,
+    /// The first of what the answer acknowledges was made, or read, after [`Keeper::seen`] was
+    /// this.
+    pub since: u64,
+    /// When it began to wait.
+    pub from: Instant,
+}
+
 /// What is kept of changes beyond the process, as the fronts use it.
 pub trait Keeper: Send + Sync + Debug {
-    /// Whether an answer has to wait until its change is kept.
+    /// Whether an answer has to wait until its change is kept. It never changes.
     fn is_awaited(&self) -> bool;
 
     /// Whether changes are logged, awaited or not. The answer never changes.
@@ -256,12 +269,21 @@ pub trait Keeper: Send + Sync + Debug {
         self.is_awaited()
     }
 
-    /// Waits until all changes up to `version` are kept. The first of what is to be acknowledged
-    /// was made, or read, after [`Keeper::seen`] was `since`.
+    /// Has all changes up to `version` kept soon, since answers wait for that. A front calls this
+    /// when it has carried out all that had come.
+    fn hasten(&self, _version: u64) {}
+
+    /// Whether what an answer waits for is kept. Without a keeper of anything, it is.
     ///
     /// # Errors
-    /// If they cannot be: they must not be acknowledged.
-    fn wait(&self, since: u64, version: u64) -> Result<(), String>;
+    /// If it cannot be: it must not be acknowledged.
+    fn is_kept(&self, _awaited: &Awaited) -> Result<bool, String> {
+        Ok(true)
+    }
+
+    /// Has `listener` called whenever [`Keeper::is_kept`] may say something else than before, by
+    /// any thread, and until the keeper goes. It must not wait.
+    fn listen(&self, _listener: Box<dyn Fn() + Send + Sync>) {}
 
     /// Writes the whole store to the disk: before it returns, or on its own.
     ///
@@ -285,8 +307,9 @@ pub trait Keeper: Send + Sync + Debug {
         0
     }
 
-    /// The same for an answer about these keys alone, which was made before this is asked.
-    fn seen_of(&self, _keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
+    /// The same for an answer about these keys of a tablespace alone, which was made before this is
+    /// asked.
+    fn seen_of(&self, _ts: TablespaceId, _keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
         self.seen()
     }
 
@@ -454,10 +477,6 @@ pub struct Forgetful;
 impl Keeper for Forgetful {
     fn is_awaited(&self) -> bool {
         false
-    }
-
-    fn wait(&self, _since: u64, _version: u64) -> Result<(), String> {
-        Ok(())
     }
 
     fn save(&self, _background: bool) -> Result<(), String> {

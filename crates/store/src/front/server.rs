@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::front::clients::CLIENTS_MAX;
 use crate::front::keyspace::{Keeper, Keyspace};
 use crate::front::server_state::{FIRST, MEMCACHED, ServerState};
-use crate::front::worker::{Listener, Worker};
+use crate::front::worker::{Listener, Worker, awake};
 use crate::stats::{Stats, Way};
 
 /// How many connections wait to be accepted.
@@ -207,8 +207,7 @@ impl Server {
     pub fn stop(&mut self) {
         self.state.is_stopping.store(true, Relaxed);
         for (thread, wake) in self.threads.drain(..) {
-            // If it cannot be woken, it sees by itself within a tick.
-            let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
+            awake(&wake);
             // A thread that has panicked has said so; the others end all the same.
             let _ = thread.join();
         }

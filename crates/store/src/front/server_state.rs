@@ -303,8 +303,8 @@ impl ServerState {
     }
 }
 
-/// A turn of a thread: what came from several connections is carried out, then the log is waited
-/// for once, then all answers go out.
+/// A turn of a thread: what came from several connections is carried out, then the log is told how
+/// far answers wait for it. Those that wait for nothing go out.
 #[derive(Debug)]
 pub struct Turn {
     /// What is shared.
@@ -317,7 +317,8 @@ pub struct Turn {
     begun: Option<(Instant, u64)>,
     /// The end of the log as the turn began, where answers wait for it.
     pub since: u64,
-    /// The newest change that an answer of this turn acknowledges.
+    /// The newest change that an answer of this turn acknowledges; while a connection has its
+    /// turn, one of that connection's.
     pub version: u64,
     /// A buffer for values on their way.
     pub scratch: Vec<u8>,
@@ -339,6 +340,26 @@ impl Turn {
             self.since = self.server.keeper.seen();
         }
         self.flush_if_due();
+    }
+
+    /// The turn's answers wait until what they say of all keys is so for good.
+    pub(crate) fn see_all(&mut self) {
+        self.version = self.version.max(self.server.keeper.seen());
+    }
+
+    /// The same where they are about these keys alone. Without a tablespace there are none.
+    pub(crate) fn see_keys(
+        &mut self,
+        ts: Option<TablespaceId>,
+        keys: &mut dyn Iterator<Item = &[u8]>,
+    ) {
+        let Some(ts) = ts else { return self.see_all() };
+        self.version = self.version.max(self.server.keeper.seen_of(ts, keys));
+    }
+
+    /// When it began.
+    pub(crate) fn begun(&self) -> Instant {
+        self.begun.map_or_else(Instant::now, |(begun, _)| begun)
     }
 
     /// Goes on to the next command, whose time is `at`: one turn may carry out thousands.

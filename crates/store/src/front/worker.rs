@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
 use crate::front::clients::Ends;
-use crate::front::connection::{Connection, Fate, Spares};
+use crate::front::connection::{Connection, Fate, Parked, Spares};
+use crate::front::keyspace::Awaited;
 use crate::front::server_state::{ServerState, Turn};
 use crate::stats::Way;
 
@@ -21,7 +22,8 @@ use crate::stats::Way;
 const EVENTS: usize = 256;
 /// Connections that one turn accepts.
 const ACCEPTS: usize = 64;
-/// Bytes of replies after which they are sent, though other connections have not had their turns.
+/// Bytes of replies after which they are sent, though other connections have not had their turns;
+/// and bytes of replies that wait for the log, after which no more connections have turns.
 const ANSWERED_BYTES: usize = 16 << 20;
 /// How often a thread looks around when nothing comes, in ms.
 const TICK_MS: u64 = 100;
@@ -58,6 +60,11 @@ pub(crate) struct Worker {
     touched: Vec<usize>,
     /// Bytes of replies that these have.
     answered: usize,
+    /// The first and the last of the connections whose replies wait for the log, in the order in
+    /// which they began to: each knows the ones beside it.
+    parked: Option<(usize, usize)>,
+    /// The bytes of these replies.
+    parked_bytes: usize,
     /// Connections that have more to do at once.
     again: BTreeSet<usize>,
     /// Connections that have more to do when a pause has ended.
@@ -76,8 +83,13 @@ impl Worker {
         listeners: Vec<Listener>,
     ) -> io::Result<Worker> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = epoll::EventFlags::IN;
+        // (Each write wakes the thread once, which need not read it.)
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), flags)?;
+        if server.keeper.is_awaited() {
+            let wake = wake.clone();
+            server.keeper.listen(Box::new(move || awake(&wake)));
+        }
         let worker = Worker {
             epoll,
             wake,
@@ -89,6 +101,8 @@ impl Worker {
             turn: Turn::new(server),
             touched: Vec::new(),
             answered: 0,
+            parked: None,
+            parked_bytes: 0,
             again: BTreeSet::new(),
             later: BTreeSet::new(),
             soon: BTreeSet::new(),
@@ -179,15 +193,17 @@ impl Worker {
         }
     }
 
-    fn is_held_back(&self, slot: usize) -> bool {
-        self.later.contains(&slot) || self.soon.contains(&slot)
+    /// Whether a connection waits for something else than its client.
+    fn waits(&self, slot: usize) -> bool {
+        let is_parked = |connection: &Connection| connection.parked.is_some();
+        self.later.contains(&slot)
+            || self.soon.contains(&slot)
+            || self.slots[slot].as_ref().is_some_and(is_parked)
     }
 
     fn hear(&mut self, what: u64, flags: epoll::EventFlags) {
         if what == WAKE {
-            let mut count = [0; 8];
-            // It was written by another thread; how often does not matter.
-            let _ = rustix::io::read(&*self.wake, &mut count);
+            // Whatever it is about, each turn looks.
         } else if what >= RELAY {
             self.carry_out((what - RELAY) as usize);
         } else if what >= LISTENER {
@@ -208,53 +224,118 @@ impl Worker {
 
     fn carry_out(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        if connection.parked.is_some() {
+            // What has come stays where it is until the replies before it are sent.
+            return self.watch(slot, epoll::EventFlags::empty());
+        }
         if connection.client.kill.load(Relaxed) {
             // What was answered before may go yet.
             return self.touched.push(slot);
         }
         let before = std::mem::take(&mut self.turn.version);
         connection.turn(&mut self.turn, &mut self.spares);
-        connection.waits |= self.turn.version > 0;
-        self.turn.version = self.turn.version.max(before);
         self.answered += connection.unsent();
-        self.touched.push(slot);
+        let version = self.turn.version;
+        self.turn.version = version.max(before);
+        match version > 0 && self.turn.server.keeper.is_awaited() {
+            true => self.park(slot, version),
+            false => self.touched.push(slot),
+        }
         if self.answered > ANSWERED_BYTES {
             self.answer();
         }
     }
 
-    /// Waits for the log if it must, then sends what the turn's commands have answered.
-    fn answer(&mut self) {
-        let touched = std::mem::take(&mut self.touched);
-        if self.turn.version > 0 {
-            let version = std::mem::take(&mut self.turn.version);
-            let keeper = &self.turn.server.keeper;
-            if keeper.is_awaited() {
-                self.turn.counts.durability_waits.add(1);
-                if let Err(reason) = keeper.wait(self.turn.since, version) {
-                    for slot in &touched {
-                        let held = &mut self.slots[*slot];
-                        if let Some(connection) = held.as_mut().filter(|held| held.waits) {
-                            connection.disown(&reason);
-                        }
-                    }
-                }
-            }
+    /// Has a connection's replies wait until all changes up to `version` are kept.
+    fn park(&mut self, slot: usize, version: u64) {
+        let (since, from) = (self.turn.since, self.turn.begun());
+        let (first, before) = self.parked.map_or((slot, None), |(first, last)| (first, Some(last)));
+        self.parked = Some((first, slot));
+        if let Some(last) = before.and_then(|last| self.parked_at(last)) {
+            last.after = Some(slot);
         }
-        for slot in &touched {
-            self.slots[*slot].iter_mut().for_each(|connection| connection.waits = false);
-            self.send(*slot);
-        }
-        self.touched = touched;
-        self.touched.clear();
-        self.answered = 0;
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        let (bytes, awaited) = (connection.unsent(), Awaited { version, since, from });
+        connection.parked = Some(Parked { awaited, bytes, before, after: None });
+        self.parked_bytes += bytes;
+        self.turn.counts.durability_waits.add(1);
     }
 
+    /// What a connection waits for, if it does.
+    fn parked_at(&mut self, slot: usize) -> Option<&mut Parked> {
+        self.slots.get_mut(slot)?.as_mut()?.parked.as_mut()
+    }
+
+    /// A connection waits no more.
+    fn unpark(&mut self, slot: usize) {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        let Some(Parked { bytes, before, after, .. }) = connection.parked.take() else { return };
+        self.parked_bytes -= bytes;
+        if let Some(parked) = before.and_then(|before| self.parked_at(before)) {
+            parked.after = after;
+        }
+        if let Some(parked) = after.and_then(|after| self.parked_at(after)) {
+            parked.before = before;
+        }
+        self.parked = self.parked.and_then(|(first, last)| {
+            let first = if first == slot { after? } else { first };
+            Some((first, if last == slot { before? } else { last }))
+        });
+    }
+
+    /// Lets the log know how far it is waited for, and sends the turn's replies that do not wait,
+    /// and those from before that wait no more.
+    fn answer(&mut self) {
+        let version = std::mem::take(&mut self.turn.version);
+        if version > 0 && self.turn.server.keeper.is_awaited() {
+            self.turn.server.keeper.hasten(version);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        for slot in touched.drain(..) {
+            self.send(slot);
+        }
+        self.touched = touched;
+        self.answered = 0;
+        self.settle();
+        while self.parked_bytes > ANSWERED_BYTES && !self.turn.server.is_stopping.load(Relaxed) {
+            self.sleep_until_woken();
+            self.settle();
+        }
+    }
+
+    /// Sends the replies that wait no more, or what is said instead of them.
+    fn settle(&mut self) {
+        while let Some((slot, _)) = self.parked {
+            let Some(Parked { awaited, .. }) = self.parked_at(slot).copied() else { return };
+            let kept = self.turn.server.keeper.is_kept(&awaited);
+            if kept == Ok(false) {
+                return;
+            }
+            self.unpark(slot);
+            if let (Err(reason), Some(connection)) = (kept, &mut self.slots[slot]) {
+                connection.disown(&reason);
+            }
+            self.send(slot);
+        }
+    }
+
+    /// Sleeps until another thread has news, or for a tick.
+    fn sleep_until_woken(&self) {
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK_MS as i64 * 1_000_000 };
+        // However it ends, the caller looks what there is.
+        let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&tick));
+        // How often it was written does not matter.
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+    }
+
+    /// Sends a connection's replies, unless these wait.
     fn send(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        if connection.parked.is_some() {
+            return;
+        }
         let fate = connection.send(&mut self.turn, &mut self.spares);
         self.hold_back(slot, fate);
-        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         let flags = match fate {
             Fate::Ends => return self.end(slot),
             Fate::Later | Fate::Soon => epoll::EventFlags::empty(),
@@ -264,14 +345,22 @@ impl Worker {
             }
             Fate::Waits(flags) => flags,
         };
-        if connection.interest != flags {
-            connection.interest = flags;
-            let data = epoll::EventData::new_u64(slot as u64);
-            if epoll::modify(&self.epoll, connection.socket(), data, flags).is_err() {
-                return self.end(slot);
-            }
-        }
+        self.watch(slot, flags);
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         if connection.watch_relay(&self.epoll, RELAY + slot as u64).is_err() {
+            self.end(slot);
+        }
+    }
+
+    /// Has `epoll` tell when a connection's socket can do this.
+    fn watch(&mut self, slot: usize, flags: epoll::EventFlags) {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        if connection.interest == flags {
+            return;
+        }
+        connection.interest = flags;
+        let data = epoll::EventData::new_u64(slot as u64);
+        if epoll::modify(&self.epoll, connection.socket(), data, flags).is_err() {
             self.end(slot);
         }
     }
@@ -330,6 +419,7 @@ impl Worker {
     }
 
     fn end(&mut self, slot: usize) {
+        self.unpark(slot);
         if let Some(mut connection) = self.slots.get_mut(slot).and_then(Option::take) {
             connection.leave(&self.turn.server);
             self.free.push(slot);
@@ -359,12 +449,18 @@ impl Worker {
             let is_stale = connection.relayed_to().is_some_and(is_old);
             if connection.client.kill.load(Relaxed) || is_stale {
                 self.end(slot);
-            } else if !self.is_held_back(slot) && connection.is_idle(now, idle_s) {
+            } else if !self.waits(slot) && connection.is_idle(now, idle_s) {
                 self.turn.counts.connections_idle.add(1);
                 self.end(slot);
             }
         }
     }
+}
+
+/// Wakes the thread that hears of this descriptor.
+pub(crate) fn awake(wake: &OwnedFd) {
+    // If it cannot be woken, it sees by itself within a tick.
+    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }
 
 fn shown(address: rustix::io::Result<Option<rustix::net::SocketAddrAny>>) -> String {

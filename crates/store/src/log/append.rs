@@ -67,7 +67,7 @@ struct Shared {
     touched: AtomicU64,
     /// There is work for the committer, which sleeps.
     work: Condvar,
-    /// Something became durable, or cannot, or there is room again.
+    /// Something became durable, or cannot.
     news: Condvar,
     listeners: Mutex<Vec<Listener>>,
 }
@@ -113,7 +113,7 @@ pub(crate) enum Wake {
     Any,
     /// A cut, or somebody who waits for a sync.
     Haste,
-    /// A cut, or as many records, or threads that wait, as the last sync served.
+    /// A cut, or as many records, or as many threads that wait as the last sync served.
     Crowd {
         /// Records.
         records: usize,
@@ -499,33 +499,43 @@ impl Log {
     /// [`LogError::ReadOnly`] and [`LogError::Closed`]: whether the record will be there after a
     /// crash is not known. The log still has it, and writes it once the disk takes it.
     pub fn wait(&self, position: Position) -> Result<(), LogError> {
-        if self.durable() >= position {
-            return Ok(());
-        }
         let mut state = self.lock();
         state.waiters += 1;
         if self.shared.options.fsync == Fsync::Always {
             self.hasten(&mut state, position);
         }
         let kept = loop {
-            if self.durable() >= position {
-                break Ok(());
+            match self.judge(&state, position) {
+                Ok(false) => state = wait(&self.shared.news, state),
+                judged => break judged.map(drop),
             }
-            match &state.mode {
-                Mode::ReadOnly(reason) => break Err(LogError::ReadOnly(Arc::clone(reason))),
-                Mode::Closed => break Err(LogError::Closed),
-                Mode::Opening | Mode::Repeating(_) | Mode::Open | Mode::Closing => {}
-            }
-            state = wait(&self.shared.news, state);
         };
         state.waiters -= 1;
         kept
     }
 
+    /// Whether the record at `position` is on the disk. [`Log::listen`] tells when to ask again.
+    ///
+    /// # Errors
+    /// As [`Log::wait`].
+    pub fn is_durable(&self, position: Position) -> Result<bool, LogError> {
+        if self.durable() >= position { Ok(true) } else { self.judge(&self.lock(), position) }
+    }
+
+    fn judge(&self, state: &Appending, position: Position) -> Result<bool, LogError> {
+        if self.durable() >= position {
+            return Ok(true);
+        }
+        match &state.mode {
+            Mode::ReadOnly(reason) => Err(LogError::ReadOnly(Arc::clone(reason))),
+            Mode::Closed => Err(LogError::Closed),
+            Mode::Opening | Mode::Repeating(_) | Mode::Open | Mode::Closing => Ok(false),
+        }
+    }
+
     /// Lets the record at `position` be synced now, whatever the policy is, and waits for it.
     ///
     /// # Errors
-    ///
     /// As [`Log::wait`].
     pub fn sync(&self, position: Position) -> Result<(), LogError> {
         self.hurry(position);
@@ -559,17 +569,6 @@ impl Log {
     /// Whether somebody waits for a sync.
     pub(crate) fn is_hurried(&self) -> bool {
         self.lock().hurry > self.durable()
-    }
-
-    /// Waits while more than half of what may wait for the disk does: a front calls this before it
-    /// reads more from its clients, so that they slow down instead of being refused.
-    pub fn wait_for_room(&self) {
-        let mut state = self.lock();
-        while state.waiting.len() > self.shared.options.behind_bytes / 2
-            && matches!(state.mode, Mode::Open)
-        {
-            state = wait(&self.shared.news, state);
-        }
     }
 
     /// Why the store can only be read, if that is so.
@@ -737,9 +736,10 @@ impl Log {
         }
     }
 
-    /// How many threads wait for a sync.
-    pub(crate) fn waiters(&self) -> usize {
-        self.lock().waiters
+    /// How many records, and how many threads, wait for a sync.
+    pub(crate) fn crowd(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.waiting_records, state.waiters)
     }
 
     /// Sleeps until there is work of this kind, the log is closed, or `limit` is over.

@@ -103,11 +103,14 @@ fn run<D: Disk>(mut committer: Committer<D>) {
     let unix = unix.unwrap_or_default();
     let now_ms = || (unix + began.elapsed()).as_millis() as u64;
     while !log.is_closing() {
-        let (before, waiters) = (Instant::now(), log.waiters());
+        let (before, (_, waiters)) = (Instant::now(), log.crowd());
         let now = now_ms();
         let until = |at: u64| Some(Duration::from_millis(at.saturating_sub(now)));
         match committer.turn(now) {
-            Turn::Synced(records) => gather(&log, Wake::Crowd { records, waiters }, before),
+            Turn::Synced(records) => {
+                let records = records + log.crowd().0;
+                gather(&log, Wake::Crowd { records, waiters }, before);
+            }
             Turn::Idle if log.options().fsync == Fsync::Always => {
                 log.wait_for_work(Wake::Haste, Some(UNASKED));
             }
@@ -120,8 +123,9 @@ fn run<D: Disk>(mut committer: Committer<D>) {
 }
 
 /// After a group was synced, those who waited for it are about to append again, and to wait. A
-/// group that is begun at once has only the first of them, and the others wait for two syncs; so
-/// the thread waits until as many have come as before, for a part of the time that a sync takes.
+/// group that is begun at once has only those who came meanwhile, and the others wait for two
+/// syncs, by turns; so the thread waits until as many have come again, too, for a part of the time
+/// that a sync takes.
 fn gather(log: &Log, crowd: Wake, before: Instant) {
     if log.options().fsync == Fsync::Always {
         log.wait_for_work(crowd, Some(before.elapsed() / 4));

@@ -10,11 +10,12 @@ use std::time::Duration;
 use remora::kernel::CallStatus;
 
 use crate::disk::{Directory, Disk};
-use crate::front::keyspace::Keeper;
+use crate::front::keyspace::{Awaited, Keeper};
 use crate::log::{Fsync, Log, Position};
 use crate::memory::Memory;
 use crate::snapshot::{SaveError, Saved, Snapshots};
 use crate::store::Store;
+use crate::tablespace::TablespaceId;
 use crate::way::call::{Operation, Refused};
 use crate::way::clock::now_ms;
 use crate::way::execute::{Effort, execute_with};
@@ -154,8 +155,17 @@ where
         true
     }
 
-    fn wait(&self, _since: u64, version: u64) -> Result<(), String> {
-        self.log().wait(Position::from_number(version)).map_err(|error| error.to_string())
+    fn hasten(&self, version: u64) {
+        self.log().hurry(Position::from_number(version));
+    }
+
+    fn is_kept(&self, awaited: &Awaited) -> Result<bool, String> {
+        let position = Position::from_number(awaited.version);
+        self.log().is_durable(position).map_err(|error| error.to_string())
+    }
+
+    fn listen(&self, listener: Box<dyn Fn() + Send + Sync>) {
+        self.log().listen(listener);
     }
 
     fn together(&self, act: &mut dyn FnMut()) {
@@ -164,6 +174,18 @@ where
 
     fn seen(&self) -> u64 {
         self.unsynced(None)
+    }
+
+    /// (What the store shows of a key now was made by the change that the answer is about, or by a
+    /// later one. Of a key that is not there, nothing says which change removed it.)
+    fn seen_of(&self, ts: TablespaceId, keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
+        // Usually all is on the disk, and then no key is looked up.
+        if self.unsynced(None) == 0 {
+            return 0;
+        }
+        let now = now_ms();
+        let version = |key| self.store.version(ts, key, now).map(Position::from_number);
+        keys.map(|key| self.unsynced(version(key))).max().unwrap_or(0)
     }
 
     fn save(&self, background: bool) -> Result<(), String> {
@@ -199,10 +221,6 @@ impl Keeper for Frozen {
         true
     }
 
-    fn wait(&self, _since: u64, _version: u64) -> Result<(), String> {
-        Ok(())
-    }
-
     fn save(&self, _background: bool) -> Result<(), String> {
         let reason = self.0.read_only().unwrap_or_default();
         Err(format!("nothing is written to the directory: {reason}"))
@@ -224,7 +242,7 @@ mod tests {
     use crate::log::{self, Committer, Recovered};
     use crate::memory::Heap;
     use crate::store;
-    use crate::tablespace::{TablespaceId, TablespaceOptions};
+    use crate::tablespace::TablespaceOptions;
 
     type World = (Logged<Heap, Faulty>, Committer<Faulty>, TablespaceId, Arc<Faulty>);
 

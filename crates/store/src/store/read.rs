@@ -171,6 +171,12 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.get_and(space, key, now, value, Use::None)
     }
 
+    /// The version of a key's item, if there is one. It counts as no use of the item.
+    pub(crate) fn version(&self, space: TablespaceId, key: &[u8], now: u64) -> Option<u64> {
+        let (_, found) = self.look(space, key, now, Use::None, &mut |_| true)?;
+        Some(found.version)
+    }
+
     fn get_and(
         &self,
         space: TablespaceId,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use remora_store::front::keyspace::Keeper;
+use remora_store::front::keyspace::{Awaited, Keeper};
 
 use crate::{Client, options, serve_with};
 
@@ -23,9 +23,9 @@ impl Keeper for Disk {
         true
     }
 
-    fn wait(&self, _since: u64, version: u64) -> Result<(), String> {
-        self.waited.fetch_max(version, SeqCst);
-        if self.fails.load(SeqCst) { Err("the disk is full".to_owned()) } else { Ok(()) }
+    fn is_kept(&self, awaited: &Awaited) -> Result<bool, String> {
+        self.waited.fetch_max(awaited.version, SeqCst);
+        if self.fails.load(SeqCst) { Err("the disk is full".to_owned()) } else { Ok(true) }
     }
 
     fn seen(&self) -> u64 {

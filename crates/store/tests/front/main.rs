@@ -4,6 +4,7 @@ mod beside;
 mod bits;
 mod dump;
 mod expiry;
+mod held;
 mod kept;
 mod limits;
 mod member;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Health, Keeper};
+use remora_store::front::keyspace::{Awaited, Cluster, ClusterGroup, ClusterNode, Health, Keeper};
 use remora_store::front::slots::{Part, Range, Runs, Shard};
 
 use crate::{Client, options, serve_with};
@@ -24,8 +24,8 @@ impl Keeper for Member {
         true
     }
 
-    fn wait(&self, _: u64, _: u64) -> Result<(), String> {
-        if self.is_backup.load(SeqCst) { Err("this node is a backup".to_owned()) } else { Ok(()) }
+    fn is_kept(&self, _: &Awaited) -> Result<bool, String> {
+        if self.is_backup.load(SeqCst) { Err("this node is a backup".to_owned()) } else { Ok(true) }
     }
 
     fn seen(&self) -> u64 {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use remora::connection::token::Token;
-use remora_store::front::keyspace::Keeper;
+use remora_store::front::keyspace::{Awaited, Keeper};
 use remora_store::front::server::{Options, Server};
 
 use crate::memcached::{answer, binary};
@@ -36,13 +36,13 @@ impl Keeper for Node {
         true
     }
 
-    fn wait(&self, _: u64, _: u64) -> Result<(), String> {
+    fn is_kept(&self, _: &Awaited) -> Result<bool, String> {
         let mut is_backup = self.is_backup.lock().unwrap();
         if *is_backup {
             return Err("this is a backup".to_owned());
         }
         *is_backup = *self.steps_aside.lock().unwrap();
-        Ok(())
+        Ok(true)
     }
 
     fn seen(&self) -> u64 {

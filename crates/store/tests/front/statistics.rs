@@ -132,10 +132,6 @@ impl Keeper for Lazy {
         true
     }
 
-    fn wait(&self, _: u64, _: u64) -> Result<(), String> {
-        Ok(())
-    }
-
     fn save(&self, _: bool) -> Result<(), String> {
         Ok(())
     }

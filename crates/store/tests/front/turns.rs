@@ -136,10 +136,6 @@ impl Keeper for Slow {
         false
     }
 
-    fn wait(&self, _: u64, _: u64) -> Result<(), String> {
-        Ok(())
-    }
-
     fn together(&self, act: &mut dyn FnMut()) {
         act();
         self.begins.wait();

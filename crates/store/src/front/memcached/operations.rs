@@ -259,13 +259,18 @@ pub(super) fn add(
 }
 
 /// Reads a value, and appends it to `value`.
-pub(super) fn get(turn: &Turn, ts: TablespaceId, key: &[u8], value: &mut Vec<u8>) -> Option<Found> {
+pub(super) fn get(
+    turn: &mut Turn,
+    ts: TablespaceId,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Option<Found> {
     read(turn, ts, key, true, value)
 }
 
 /// The same, which counts as a use of the key if it `is_noticed`.
 pub(super) fn read(
-    turn: &Turn,
+    turn: &mut Turn,
     ts: TablespaceId,
     key: &[u8],
     is_noticed: bool,
@@ -275,6 +280,7 @@ pub(super) fn read(
         true => turn.server.keyspace.get(ts, key, turn.now, value),
         false => turn.server.keyspace.get_unnoticed(ts, key, turn.now, value),
     };
+    turn.see_keys(Some(ts), &mut std::iter::once(key));
     count_get(turn, found.is_some());
     found
 }
@@ -312,6 +318,7 @@ pub(super) fn get_and_touch(
     if is_noticed && found.is_some_and(|found| found.trace.is_some()) {
         turn.server.keyspace.note_read(ts, key, turn.now);
     }
+    turn.see_keys(Some(ts), &mut std::iter::once(key));
     count_get(turn, found.is_some());
     match found {
         Some(_) => turn.counts.touch_hits.add(1),

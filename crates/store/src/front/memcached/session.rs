@@ -9,7 +9,7 @@ use crate::front::memcached::conversation::{Call, Conversation, Taken, Walk};
 use crate::front::memcached::mark::{self, Begin, Who};
 use crate::front::memcached::{binary, text};
 use crate::front::server_state::{HIGH_WATER, Next, ServerState, Step, Turn};
-use crate::stats::Way;
+use crate::stats::{Op, Way};
 
 const NOT_PRIMARY: &str = "this node is not the primary of its cluster: ask another one";
 const STRANGE: &str = "the node that relays is of another group";
@@ -74,7 +74,6 @@ impl Session {
             Err(refused) => return refuse(&refused, input, out),
         };
         let step = self.run_in(turn, ts, &input[used..], out);
-        turn.version = turn.version.max(turn.server.keeper.seen());
         Step { used: used + step.used, next: step.next }
     }
 
@@ -124,6 +123,10 @@ impl Session {
                     false => text::run(&mut call, rest),
                 };
             });
+            // (What a get tells of its keys it has noted itself.)
+            if !matches!(taken, Taken::Request(_, Op::Get) | Taken::Wants(_)) {
+                turn.see_all();
+            }
             match taken {
                 // Others have their turns first.
                 Taken::Again => return Step { used, next: Next::Send },

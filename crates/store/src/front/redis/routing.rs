@@ -109,7 +109,7 @@ pub(super) fn run_about_a_node(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) 
 /// The turn's answers wait until what they say of keys is so for good.
 pub(super) fn see(turn: &mut Turn, touches: bool) {
     if touches {
-        turn.version = turn.version.max(turn.server.keeper.seen());
+        turn.see_all();
     }
 }
 

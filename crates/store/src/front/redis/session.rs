@@ -320,9 +320,8 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         return done;
     }
     if command.has(READ) && !command.has(WRITE) && command.keys.0 > 0 {
-        let turn = &mut *call.turn;
-        let seen = turn.server.keeper.seen_of(&mut keys_of(command, call.arguments));
-        turn.version = turn.version.max(seen);
+        let ts = call.turn.server.used_database(call.state.database);
+        call.turn.see_keys(ts, &mut keys_of(command, call.arguments));
         return done;
     }
     routing::see(call.turn, true);

@@ -41,7 +41,7 @@ pub(super) fn import(call: &mut Call<'_>) -> Done {
         };
     });
     done?;
-    call.turn.version = call.turn.version.max(server.keeper.seen());
+    call.turn.see_all();
     call.reply.ok();
     Ok(())
 }

@@ -18,7 +18,6 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
-use super::answers::Refusal;
 use super::clients::{Client, Clients, Line, Then};
 use super::compiler::Compiler;
 use super::descriptors::{Looked, Looks, Parcel, is_plain};
@@ -345,9 +344,9 @@ impl Server {
         self.clients.add(number, Client::new(socket, (uid, pid), Instant::now() + GREETING));
     }
 
-    /// May a user have another connection, on which no greeting has come yet? (Whoever may not
+    /// May a user have another connection, on which no greeting has come yet? (A user who may not
     /// attach holds nothing of the daemon's, not even for the time of a greeting.)
-    fn check_admits(&self, uid: u32) -> Result<(), Refusal> {
+    fn check_admits(&self, uid: u32) -> Result<(), String> {
         self.policy.check_attach(uid)?;
         if self.clients.ungreeted(uid) >= UNGREETED {
             return Err("the user has too many connections on which no greeting has come".into());

@@ -1,5 +1,5 @@
-//! The sections `[switch]`, `[[change]]` and `[record]`. What a switch has where the file is silent,
-//! [`BufferOptions`] says.
+//! The sections `[switch]`, `[[change]]` and `[record]`. [`BufferOptions`] has what holds for a switch
+//! where the file is silent.
 
 use std::collections::BTreeMap;
 

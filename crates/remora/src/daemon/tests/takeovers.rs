@@ -58,8 +58,8 @@ pub(super) fn without_descriptors_a_session_stays() {
     let mut later = Vec::new();
     for free in 0.. {
         let taker = Asker { socket: MessageSocket::connect(&daemon.path).unwrap() };
-        // The daemon has accepted the taker before one that came later. (Whose end would give it
-        // descriptors at any time.)
+        // The daemon has accepted the taker before one that came later, which stays: its end would
+        // give the daemon descriptors at any time.
         later.push(daemon.observer());
         let mut taken = all_descriptors();
         taken.truncate(taken.len() - free);

@@ -25,7 +25,7 @@ use remora::{Device, ProtectionDomain, RegisterError, Remote};
 use remora_store::front::slots::Shard;
 use remora_store::log::{Log, Position};
 use remora_store::replica::{
-    ChangeError, Configuration, Counters, Event, Fate, MEMBERS_MAX, Mark, NodeId, Options, Replica,
+    ChangeError, Configuration, Counters, Event, MEMBERS_MAX, Mark, NodeId, Options, Replica,
     Request, Snapshot, Standing, region_bytes,
 };
 use remora_store::way::clock::boot_ns;
@@ -467,40 +467,6 @@ impl Group {
         self.stop();
     }
 
-    /// Waits until a majority holds the change at a position, with all before it. Once somebody has
-    /// waited in vain, the next ones do not wait until something is committed.
-    ///
-    /// # Errors
-    /// See [`Doubt`].
-    pub fn wait(&self, position: Position) -> Result<(), Doubt> {
-        let (mut state, from) = (self.lock(), Instant::now());
-        state.carry_out(self);
-        while !state.judge(self, position, from)? {
-            let left = self.options.patience.saturating_sub(from.elapsed());
-            state = self.sleep(state, left);
-        }
-        Ok(())
-    }
-
-    /// Has the others get what this node has logged, since somebody waits for that. While they have
-    /// not confirmed what they got before, it waits for that, and goes in one WRITE with what is
-    /// logged meanwhile: the node's thread posts it then.
-    pub(crate) fn hasten(&self) {
-        let mut state = self.lock();
-        if state.replica.committed() >= state.posted_to.position {
-            state.carry_out(self);
-        }
-    }
-
-    /// Whether a majority holds the change at a position, with all before it, for which somebody
-    /// has waited `from` then on: [`Group::wait`] by looking.
-    ///
-    /// # Errors
-    /// See [`Doubt`].
-    pub(crate) fn is_kept(&self, position: Position, from: Instant) -> Result<bool, Doubt> {
-        self.lock().judge(self, position, from)
-    }
-
     /// What this node's store shows is what the group has decided: waits until all that `look` may
     /// have seen is committed, then makes sure that nobody else has begun to serve.
     ///
@@ -632,27 +598,6 @@ fn replica_options(options: &GroupOptions, waits_for_disk: bool) -> Options {
 }
 
 impl GroupState {
-    /// See [`Group::is_kept`].
-    fn judge(&mut self, group: &Group, position: Position, from: Instant) -> Result<bool, Doubt> {
-        match self.replica.fate(position) {
-            Fate::Committed => return Ok(true),
-            Fate::Unknown => return Err(Doubt::Replaced),
-            Fate::Pending => {}
-        }
-        if let Some(reason) = &self.failure {
-            return Err(Doubt::Failed(reason.clone()));
-        }
-        let patience = group.options.patience;
-        let is_over = from.elapsed() >= patience;
-        if is_over && self.advanced < from {
-            self.undecided.stall(self.replica.committed());
-        }
-        if is_over || self.is_stalled() {
-            return Err(Doubt::Late(patience));
-        }
-        Ok(false)
-    }
-
     /// Whether this node serves.
     pub(crate) fn check(&self) -> Result<(), NotServing> {
         if let Some(reason) = &self.failure {

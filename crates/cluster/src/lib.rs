@@ -6,7 +6,7 @@
 //!
 //! - `group`: what a node's threads share; `outputs`: does what its replica wants. `journal`: what
 //!   its store's changes go through; `undecided`: those of them that a majority does not hold yet;
-//!   `listeners`: who is told of those that it does.
+//!   `majority`: who waits until it does; `listeners`: who is told so.
 //! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
 //! - `door`: lets other nodes in, and calls them; `refusals`: what it says of whom it cannot.
 //! - `drive`: hears them, and applies the log.
@@ -60,6 +60,7 @@ mod keep;
 mod kernels;
 mod link;
 mod listeners;
+mod majority;
 mod map;
 mod members;
 pub mod migration;

@@ -12,10 +12,11 @@ use std::collections::BinaryHeap;
 
 use super::time::{NEVER, Ps};
 
-/// log2 of a slot's length: 512 ps.
-const SLOT: u32 = 9;
+/// log2 of a slot's length: 2 ns, so that a part of a large network has a few events in each, whose
+/// state is fetched at once.
+const SLOT: u32 = 11;
 /// log2 of the number of slots: 8.4 µs, more than the usual delay of a link.
-const SLOTS: u32 = 14;
+const SLOTS: u32 = 12;
 const MASK: u64 = (1 << SLOTS) - 1;
 /// The end of a list.
 const END: u32 = u32::MAX;

@@ -7,3 +7,4 @@ mod memory;
 mod rig;
 mod silence;
 mod waits;
+mod weather;

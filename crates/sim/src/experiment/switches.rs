@@ -1,5 +1,5 @@
-//! The sections `[switch]`, `[[change]]` and `[record]`. [`BufferOptions`] has what holds of a switch
-//! where a file is silent.
+//! The sections `[switch]`, `[[change]]` and `[record]`. [`BufferOptions`] has what holds of a
+//! switch where a file is silent.
 
 use std::collections::BTreeMap;
 

@@ -410,7 +410,7 @@ impl Qp {
     }
 
     /// As [`Qp::arm_lossy`]; `late` says when a packet may be found lost, if that is known.
-    #[inline]
+    #[inline(always)]
     fn arm_lossy_for(&mut self, env: &mut Env<'_>, late: Option<Time>) {
         if self.tx.recovery == Recovery::RnrWait {
             return;
@@ -419,7 +419,10 @@ impl Qp {
         if idle || self.lossy().dormant {
             return self.tx.timer.disarm();
         }
-        let late = late.unwrap_or_else(|| self.find_lost(env));
+        let late = match late {
+            Some(late) => late,
+            None => self.find_lost(env),
+        };
         let silence_ns = self.silence_ns(env);
         let probe = self.probe_at(env, silence_ns);
         let silence = silence_ns.map(|wait| self.lossy().quiet_since.plus_ns(wait));

@@ -84,10 +84,6 @@ impl Keeper for Sharded {
         false
     }
 
-    fn wait(&self, since: u64, version: u64) -> Result<(), String> {
-        Forgetful.wait(since, version)
-    }
-
     fn save(&self, background: bool) -> Result<(), String> {
         Forgetful.save(background)
     }

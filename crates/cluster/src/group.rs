@@ -273,7 +273,7 @@ pub(crate) struct GroupState {
     pub(crate) waits: Option<String>,
     broken: u64,
     pub(crate) refusals: Refusals,
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
     /// Whether the gate is open.
     lets_in: bool,
 }

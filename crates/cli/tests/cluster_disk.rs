@@ -440,11 +440,14 @@ fn a_primary_whose_disk_does_not_answer_steps_aside() {
     trial.settle(silent, primary);
     trial.check();
     compare(&trial.nodes);
-    let Some(_hang) = trial.hang(primary) else { return };
+    let Some(hang) = trial.hang(primary) else { return };
     trial.write(5);
     trial.node(primary).signal(Signal::TERM);
-    let process = trial.nodes[primary].as_mut().unwrap();
-    until("it has ended", || process.child.try_wait().unwrap().is_some());
+    // (The thread that is held up goes with the one that holds it.)
+    let status = format!("/proc/{}/status", trial.node(primary).child.id());
+    let has_ended = || fs::read_to_string(&status).unwrap().contains("State:\tZ");
+    until("it has ended", has_ended);
+    drop(hang);
     trial.kill(primary);
     trial.write(5);
     trial.check();

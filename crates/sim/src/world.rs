@@ -4,7 +4,7 @@
 //! hosts to which something has happened are looked at, so a step costs the same in a world of two
 //! hosts and in one of thousands.
 //!
-//! What a seed draws is in [`options`](crate::options); [`run`](crate::run) runs it.
+//! What a seed draws is in [`options`](crate::options); [`run`](mod@crate::run) runs it.
 
 use core::cmp::Reverse;
 use core::net::IpAddr;

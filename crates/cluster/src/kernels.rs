@@ -240,6 +240,11 @@ impl<M: Memory + 'static> GroupStore<M> {
             _ => last,
         };
         executed.until = until.number();
+        drop(state);
+        if until > committed {
+            // The call waits for the other nodes from here on.
+            self.slots.group.hasten();
+        }
         Ok(executed)
     }
 

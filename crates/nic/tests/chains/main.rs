@@ -5,6 +5,8 @@ mod answers;
 mod hostile;
 mod limits;
 mod orders;
+#[path = "../support/ram.rs"]
+mod ram;
 mod rig;
 mod taps;
 mod verbs;

@@ -4,6 +4,8 @@
 mod answers;
 mod elements;
 mod memory;
+#[path = "../support/ram.rs"]
+mod ram;
 mod rig;
 mod silence;
 mod waits;

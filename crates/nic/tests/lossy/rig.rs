@@ -16,9 +16,11 @@ use remora_nic::wire::{
     Bth, Dialect, Extensions, ICRC_LEN, MAX_HEADER, Op, Operation, Packet, ROCE_PORT, Transport,
 };
 use remora_nic::{
-    Access, Config, Datagram, Key, Memory, MemoryFault, MrInit, Nic, PageTable, Path, PayloadRef,
-    Pd, Psn, QpFlags, QpInit, Time, TransmitBatch,
+    Access, Config, Datagram, Key, Memory, MrInit, Nic, PageTable, Path, PayloadRef, Pd, Psn,
+    QpFlags, QpInit, Time, TransmitBatch,
 };
+
+use crate::ram::Ram;
 
 /// The two ends.
 pub(crate) const A: usize = 0;
@@ -32,46 +34,6 @@ pub(crate) const FIRST: u32 = 100;
 /// How long a packet takes.
 pub(crate) const DELAY: u64 = 1000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
-
-/// Memory made of plain bytes.
-struct Ram(Vec<u8>);
-
-impl Ram {
-    fn word(&mut self, addr: u64) -> Result<&mut [u8; 8], MemoryFault> {
-        let bytes = self.0.get_mut(addr as usize..).and_then(|b| b.first_chunk_mut());
-        bytes.ok_or(MemoryFault { addr })
-    }
-}
-
-impl Memory for Ram {
-    fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
-        let from = self.0.get(addr as usize..addr as usize + dst.len());
-        dst.copy_from_slice(from.ok_or(MemoryFault { addr })?);
-        Ok(())
-    }
-
-    fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
-        let to = self.0.get_mut(addr as usize..addr as usize + src.len());
-        to.ok_or(MemoryFault { addr })?.copy_from_slice(src);
-        Ok(())
-    }
-
-    fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault> {
-        let word = self.word(addr)?;
-        let before = u64::from_ne_bytes(*word);
-        if before == compare {
-            *word = swap.to_ne_bytes();
-        }
-        Ok(before)
-    }
-
-    fn fetch_add(&mut self, addr: u64, add: u64) -> Result<u64, MemoryFault> {
-        let word = self.word(addr)?;
-        let before = u64::from_ne_bytes(*word);
-        *word = before.wrapping_add(add).to_ne_bytes();
-        Ok(before)
-    }
-}
 
 /// A packet that leaves a card: what a rule looks at.
 #[derive(Clone, Debug)]

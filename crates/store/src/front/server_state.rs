@@ -347,7 +347,7 @@ impl Turn {
         self.version = self.version.max(self.server.keeper.seen());
     }
 
-    /// The same where they are about these keys alone. Without a tablespace there are none.
+    /// The same where they are about these keys alone. Without a tablespace, about all.
     pub(crate) fn see_keys(
         &mut self,
         ts: Option<TablespaceId>,

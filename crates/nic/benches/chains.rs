@@ -3,6 +3,8 @@
 //! `cargo bench -p remora-nic --bench chains`. Nothing leaves the card, and no host posts again:
 //! the time is that of fetching, checking, carrying out and ordering elements.
 
+#[path = "../tests/support/ram.rs"]
+mod ram;
 #[path = "../tests/chains/rig.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod rig;

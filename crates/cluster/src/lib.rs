@@ -1,8 +1,10 @@
 //! The replicas of `remora_store::replica`, live: over queue pairs, with threads and a clock.
 //!
 //! A node is a [`Group`] (its part in the protocol, its log's ring, its links to the others), a
-//! store that logs to it ([`GroupLog`]), and a [`Node`]: the threads that drive both. What decides
-//! who is primary is elsewhere, behind a [`Coordinator`]: etcd, or [`InProcess`] for trials.
+//! store that logs to it ([`GroupLog`]), and a [`Node`]: the threads that drive both. When a
+//! primary counts as dead and who proposes itself (failover) is in `remora_store::replica`:
+//! `member`, `lease`. A proposal is a compare-and-swap at a configuration service, which a
+//! [`Coordinator`] reaches: etcd, or [`InProcess`] for trials.
 //!
 //! - `group`: what a node's threads share; `outputs`: does what its replica wants. `journal`: what
 //!   its store's changes go through; `undecided`: those of them that a majority does not hold yet;

@@ -1,5 +1,5 @@
 //! What the commands of Remora share: memory nodes, options and output, and other processes of the
-//! same program.
+//! same program. The command itself is the crate `cli`.
 //!
 //! - [`node`]: memory nodes. [`ways`]: the same work near remote memory, done in several ways.
 //! - [`device`]: options of every command that opens a device. [`size`]: sizes with units.

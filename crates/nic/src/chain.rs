@@ -1,4 +1,6 @@
-//! Chains: programs of work requests (RedN §3), and what limits them.
+//! Chains: programs of work requests (RedN §3), and what limits them. (Elements are fetched and run
+//! in `qp/requester.rs`; WAIT and ENABLE are in `qp/order.rs`, loop-back in `qp/loop_back.rs`. How
+//! chains are written is in the crate `remora-offload`.)
 //!
 //! A chain consists of ordinary elements in ordinary rings. It is a program because the rings are
 //! registered memory, so that elements can change elements, and because some elements only order

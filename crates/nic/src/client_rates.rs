@@ -1,6 +1,6 @@
 //! The clients of a card that several programs share: the rates that they are held to.
 //!
-//! How they take turns is in [`crate::shares`].
+//! How they take turns is in [`crate::client_shares`].
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};

@@ -74,7 +74,7 @@ pub struct Config {
     /// What decides how many packets queue pairs have outstanding that choose nothing else
     /// by their attribute `congestion`.
     pub congestion: Congestion,
-    /// The figures of the policies.
+    /// The parameters of the policies.
     pub tuning: Tuning,
     /// The rate of the link in bits per second, at which [`Congestion::Dcqcn`] begins.
     pub link_bits_per_second: u64,
@@ -91,8 +91,8 @@ pub struct Config {
     /// The shortest wait for news of the peer before a queue pair of the lossy dialect sends its
     /// last packet again.
     pub probe_floor: Duration,
-    /// What a message adds to the wait for an acknowledge, while so many are outstanding on all
-    /// queue pairs: their packets and acknowledges pass one after the other. Zero where that takes
+    /// For each message that is outstanding on any queue pair, so much is added to the wait for an
+    /// acknowledge: their packets and acknowledges pass one after the other. Zero where that takes
     /// no time to speak of.
     pub message_time: Duration,
     /// ECN bits of data packets.

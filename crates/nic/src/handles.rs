@@ -1,4 +1,4 @@
-//! Handles, and two kinds of objects with little else: domains and address handles.
+//! Handles, and the two kinds of objects that have hardly any state: domains and address handles.
 
 use crate::memory::key::Pd;
 use crate::table::Table;

@@ -14,8 +14,9 @@
 //!    `timers`: the queue pairs' timers; `multi_queue`: their outstanding messages; `staging`: room
 //!    for payload. `table` and `handles`: the card's objects, and what names them; `numbered`:
 //!    those that peers know by a number.
-//! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder. `congestion`: the
-//!    names of the policies of congestion control. `prefetch`: hints to the processor.
+//! 5. [`qp`]: the queue pair, which is the transport: requester, completer, responder, and
+//!    `qp/retry.rs` with the time-outs. `congestion`: the names of the policies of congestion
+//!    control. `prefetch`: hints to the processor.
 //! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.
 //!    [`transmit`]: what it hands to the driver to send.
 //! 7. [`kernel`]: code on the data path, how it is invoked, and what it may do; `buffer`: bytes on
@@ -26,6 +27,8 @@
 //! 10. What its driver sets and learns: [`config`], [`time`], [`event`], [`counters`] and
 //!     [`incident`], which says why a request was refused or failed; `silence`: what it finds out
 //!     of peers that do not answer.
+//!
+//! How the transport behaves is tested in simulated worlds: `crates/sim/tests/`.
 //!
 //! No source files import each other in a circle, and no file below the queue pair names a queue
 //! pair or [`Nic`].

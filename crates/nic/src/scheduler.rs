@@ -1,6 +1,6 @@
 //! The scheduler: which queue pair has the next turn, and what it may spend in it (SRNIC §4.3).
 //! Where clients share the card, service levels differ, or the shortest message goes first,
-//! [`Shares`] says of which it is.
+//! [`Shares`] decides which queue pair is next.
 //!
 //! A queue pair that has something to do is *ready*, and is in the schedule queue once. Each poll
 //! of the card gives turns to the ready queue pairs, in order. A turn has a [`TurnBudget`]; a queue

@@ -1,7 +1,7 @@
 //! Variables of the environment whose text a reader understands or refuses.
 //!
 //! What a variable means is beside what it sets: the constants `…_VARIABLE` of this crate. Here are
-//! those of the verbs library, which the command sets. `docs/verbs.md` lists all of them.
+//! those of the verbs library, which the command sets. `docs/run.md` lists all variables.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,12 +1,13 @@
 //! Kernels: code on the data path between the transport and memory (StRoM §5).
 //!
 //! The card knows how a kernel is invoked and how its results are sent. Which kernels there are,
-//! and how they are run, is up to the implementation of [`Kernels`]. The responder calls it with
-//! payload as it arrives, in order and without a copy. Through [`KernelIo`] the implementation can
-//! reach memory and send RDMA WRITEs on a queue pair. These are messages of the queue pair like all
-//! others, with PSNs, retries and acknowledges (StRoM §5.1). Two things differ: they come from a
-//! queue on the card instead of the host's ring, and their end is reported by [`Kernels::sent`]
-//! instead of a completion.
+//! and how they are run, is up to the implementation of [`Kernels`]: that of the crate
+//! `remora-offload` has the op-codes and the budgets. The responder calls it with payload as it
+//! arrives, in order and without a copy. Through [`KernelIo`] the implementation can reach memory
+//! and send RDMA WRITEs on a queue pair. These are messages of the queue pair like all others, with
+//! PSNs, retries and acknowledges (StRoM §5.1). Two things differ: they come from a queue on the
+//! card instead of the host's ring, and their end is reported by [`Kernels::sent`] instead of a
+//! completion.
 //!
 //! Everything here has a limit. A packet for which there is no room is refused with an RNR NAK, the
 //! flow control of reliable connections.

@@ -1,5 +1,6 @@
-//! What a queue pair has left to send: of the message that it is in, the measure of
-//! [`TurnOrder::ShortestFirst`](crate::TurnOrder::ShortestFirst); and what the rest waits for.
+//! How many bytes are left of the message that is being sent, by which
+//! [`TurnOrder::ShortestFirst`](crate::TurnOrder::ShortestFirst) orders; and what requests wait for:
+//! a turn, leave to send, or the peer.
 
 use super::Qp;
 use crate::card::Card;

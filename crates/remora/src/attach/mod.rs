@@ -1,4 +1,5 @@
-//! A device on the card of another process (`remora nic`): the client's side.
+//! A device on the card of another process (`remora nic`): the client's side. The other one is
+//! [`daemon`](crate::daemon).
 //!
 //! - [`session`]: the socket, on which commands go to the card's process and results come back;
 //!   [`ivshmem`]: the device that takes its place in a virtual machine;

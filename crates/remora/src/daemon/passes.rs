@@ -1,5 +1,5 @@
-//! To whom passes are given: requests of clients that want to lend their memory so, or to reach
-//! that of others.
+//! Who gets a pass: requests of clients that want to lend their memory so, or to reach that of
+//! others.
 //!
 //! A mapping cannot be taken back from a process that has it. So passes are for processes that may
 //! read each other's memory anyway: those of one user, in the same user and process namespaces. And

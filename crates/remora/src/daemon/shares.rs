@@ -1,5 +1,5 @@
-//! What all sessions of a user have together of what the card has for all of them: see `policy`.
-//! What one session may have is in `objects`.
+//! Limits per user: how much of the card all sessions of one user may take together (see
+//! `policy`). What one session may have is in `objects`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

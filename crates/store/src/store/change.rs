@@ -1,4 +1,5 @@
-//! The one primitive of change.
+//! Every change of a key goes through one function: it looks at the item that is there, has its
+//! caller decide, and puts, removes or keeps.
 
 mod all;
 

@@ -1,4 +1,5 @@
-//! When a value that is put expires.
+//! When a value that is put expires. (Reads hide what has expired: `read`. The sweep removes it:
+//! [`crate::sweep`].)
 
 use crate::tablespace::Space;
 

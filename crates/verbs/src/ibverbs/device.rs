@@ -1,4 +1,5 @@
-//! The list of devices, and the calls on a device that is not open.
+//! The list of devices, and the calls on a device that is not open. (What an open one can do is in
+//! `device_attr`.)
 
 use core::ffi::{c_char, c_int};
 use core::mem::offset_of;

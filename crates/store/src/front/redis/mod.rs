@@ -1,5 +1,5 @@
-//! Redis' protocol, and its commands on keys, strings, connections, transactions and the server;
-//! besides, two of the store's own, on rows.
+//! Redis' protocol (RESP), and its commands on keys, strings, connections, transactions and the
+//! server; besides, two of the store's own, on rows.
 //!
 //! - [`request`]: what clients send; [`reply`]: what they get.
 //! - `conversation`: what a connection remembers; `command`: what a command is given.

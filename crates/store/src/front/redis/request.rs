@@ -1,4 +1,4 @@
-//! Requests of Redis' protocol: arrays of bulk strings, and lines that a person types.
+//! Requests of Redis' protocol (RESP): arrays of bulk strings, and lines that a person types.
 //!
 //! A [`Reader`] goes over bytes that arrive in any pieces, each byte once, and finds where the
 //! arguments of the next request lie. It keeps no copy: [`Arguments`] borrow the caller's buffer.

@@ -26,8 +26,9 @@ const KEPT_BYTES: usize = 64 * 1024;
 /// Bytes of values, as clients see them, after which a step of a selection ends.
 const SELECTED_FROM: usize = 16 << 20;
 
-/// Calls of the store's for one step of a walk.
-const CALLS: usize = 256;
+/// Calls of the store's for one step of a walk. Each looks at some thousand buckets, which may have
+/// no key of the tablespace's; others wait meanwhile.
+const CALLS: usize = 16;
 
 thread_local! {
     /// Where a change looks at the value before it.

@@ -145,9 +145,8 @@ impl Server {
         state.settings.set_password(options.password.clone());
         state.settings.max_clients.store(options.max_clients, Relaxed);
         state.is_public.store(public.is_some(), Relaxed);
-        // (A client that is relayed to another node has two.)
-        let relays = state.is_clustered && !options.memcached.is_empty();
-        allow_descriptors(options.max_clients.saturating_mul(1 + u64::from(relays)));
+        // With fewer descriptors, connections wait until others end: see `Worker::accept`.
+        state.allow_clients(options.max_clients);
         let (mut listeners, mut bound) = (Vec::new(), [Vec::new(), Vec::new()]);
         for (index, (addresses, way)) in
             [(&options.redis, Way::Redis), (&options.memcached, Way::Memcached)].iter().enumerate()
@@ -222,19 +221,6 @@ impl Drop for Server {
 
 fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
-}
-
-/// Raises the number of descriptors that this process may have, as far as it may.
-fn allow_descriptors(clients: u64) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = clients.saturating_add(64);
-    let current = limit.current.unwrap_or(u64::MAX);
-    if current < wanted {
-        let raised = wanted.min(limit.maximum.unwrap_or(u64::MAX));
-        // With fewer descriptors, connections wait until others end: see `Worker::accept`.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit });
-    }
 }
 
 fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {

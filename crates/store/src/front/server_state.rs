@@ -8,6 +8,8 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::front::clients::{CLIENTS_MAX, Clients};
 use crate::front::keyspace::{ChangeRefused, Keeper, Keyspace, LetGo, TablespaceId};
 use crate::front::memcached::Leases;
@@ -16,6 +18,9 @@ use crate::way::clock::now_ms;
 
 /// How many numbered databases Redis' clients have.
 pub const DATABASES: usize = 16;
+
+/// Descriptors of a process that are not its clients'.
+const OTHER_DESCRIPTORS: u64 = 64;
 
 /// The tablespace of database 0.
 pub(crate) const FIRST: &str = "db0";
@@ -210,6 +215,20 @@ impl ServerState {
     /// How long the server runs.
     pub(crate) fn uptime(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// Has the system allow this process the descriptors of so many clients; whether it does.
+    pub(crate) fn allow_clients(&self, clients: u64) -> bool {
+        // (A client of a cluster's that is relayed to another node has two.)
+        let each = 1 + u64::from(self.is_clustered);
+        let wanted = clients.saturating_mul(each).saturating_add(OTHER_DESCRIPTORS);
+        let limit = getrlimit(Resource::Nofile);
+        if limit.current.is_none_or(|current| current >= wanted) {
+            return true;
+        }
+        let raised = wanted.min(limit.maximum.unwrap_or(u64::MAX));
+        let set = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit });
+        set.is_ok() && raised == wanted
     }
 
     /// The keys that were let go since counting began.

@@ -50,8 +50,8 @@ pub(crate) struct Worker {
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     listeners: Vec<Listener>,
-    /// Whether listeners are left alone, as there are no descriptors left.
-    is_full: bool,
+    /// Since when listeners are left alone, as there are no descriptors left, in ms.
+    full_since_ms: Option<u64>,
     slots: Vec<Option<Connection>>,
     free: Vec<usize>,
     spares: Spares,
@@ -94,7 +94,7 @@ impl Worker {
             epoll,
             wake,
             listeners,
-            is_full: false,
+            full_since_ms: None,
             slots: Vec::new(),
             free: Vec::new(),
             spares: Spares::default(),
@@ -118,9 +118,13 @@ impl Worker {
         for (index, listener) in self.listeners.iter().enumerate() {
             let data = epoll::EventData::new_u64(LISTENER + index as u64);
             let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-            match wanted {
-                true => epoll::add(&self.epoll, &*listener.socket, data, flags)?,
-                false => epoll::delete(&self.epoll, &*listener.socket)?,
+            let changed = match wanted {
+                true => epoll::add(&self.epoll, &*listener.socket, data, flags),
+                false => epoll::delete(&self.epoll, &*listener.socket),
+            };
+            // (An earlier try may have come as far as this one.)
+            if !matches!(changed, Err(Errno::EXIST | Errno::NOENT)) {
+                changed?;
             }
         }
         Ok(())
@@ -374,7 +378,7 @@ impl Worker {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     // Others wait until descriptors are given back: see `check`.
-                    self.is_full = self.listen(false).is_ok();
+                    self.full_since_ms = self.listen(false).is_ok().then_some(self.turn.now);
                     return;
                 }
                 // The peer has gone already.
@@ -431,8 +435,8 @@ impl Worker {
     /// Ends connections that are idle or unwanted, once a second.
     fn check(&mut self) {
         let now = self.turn.now;
-        if self.is_full && now.abs_diff(self.checked_ms) >= TICK_MS {
-            self.is_full = self.listen(true).is_err();
+        if self.full_since_ms.is_some_and(|since| now.abs_diff(since) >= TICK_MS) {
+            self.full_since_ms = self.listen(true).is_err().then_some(now);
         }
         if now.abs_diff(self.checked_ms) < CHECK_MS {
             return;

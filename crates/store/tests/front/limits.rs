@@ -101,12 +101,36 @@ fn one_reply_has_a_limit() {
     assert!(client.line().contains("client-output-buffer-limit"));
     client.expect_end("");
     let mut client = Client::redis(&server);
-    client.send("MULTI\r\n".to_owned() + &"GET k\r\n".repeat(100));
-    client.expect("+OK\r\n".to_owned() + &"+QUEUED\r\n".repeat(100));
+    client.send("MULTI\r\nINCR a\r\n".to_owned() + &"GET k\r\n".repeat(100) + "INCR b\r\n");
+    client.expect("+OK\r\n".to_owned() + &"+QUEUED\r\n".repeat(102));
     client.send("EXEC\r\n");
     assert!(client.line().contains("client-output-buffer-limit"));
     client.expect_end("");
-    assert_eq!(server.state().stats.sums().memory_refused, 2);
+    // A transaction is one step, whatever becomes of its answer.
+    let mut client = Client::redis(&server);
+    client.ask("GET a\r\nGET b\r\n", "$1\r\n1\r\n$1\r\n1\r\n");
+    for command in ["COMMAND INFO", "COMMAND DOCS"] {
+        let mut client = Client::redis(&server);
+        client.send(format!("{command}{}\r\n", " get".repeat(16_000)));
+        assert!(client.line().contains("client-output-buffer-limit"), "{command}");
+        client.expect_end("");
+    }
+    assert_eq!(server.state().stats.sums().memory_refused, 4);
+}
+
+/// What a client says of itself is kept for as long as it is there, and shown to others.
+#[test]
+fn names_of_clients_have_a_limit() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    let [long, longest] = [2000, 1024].map(|len| "n".repeat(len));
+    for request in ["CLIENT SETNAME", "CLIENT SETINFO lib-name", "HELLO 2 SETNAME"] {
+        client.send(format!("{request} {long}\r\n"));
+        let line = client.line();
+        assert!(line.starts_with("-ERR") && line.contains("1024 bytes"), "{line}");
+    }
+    client.ask(format!("CLIENT SETNAME {longest}\r\n"), "+OK\r\n");
+    client.ask("CLIENT GETNAME\r\n", format!("$1024\r\n{longest}\r\n"));
 }
 
 #[test]

@@ -202,6 +202,27 @@ fn binary_requests() {
     client.expect_end("");
 }
 
+/// The end of an item is a number without a sign: one after January 2038 has not passed.
+#[test]
+fn ends_that_are_far() {
+    let server = serve(&options());
+    let mut client = Client::memcached(&server);
+    for end in [1u32 << 31, 2_208_988_800, u32::MAX] {
+        let end = end.to_be_bytes();
+        client.send(binary(1, &[[0; 4], end].concat(), b"k", b"value"));
+        assert_eq!(answer(&mut client), (1, 0, vec![]));
+        client.send(binary(0x1c, &end, b"k", b""));
+        assert_eq!(answer(&mut client).1, 0);
+        client.send(binary(0, &[], b"k", b""));
+        assert_eq!(answer(&mut client), (0, 0, b"\0\0\0\0value".to_vec()));
+    }
+    let counting = [[0, 0, 0, 0, 0, 0, 0, 1], [0; 8]].concat();
+    client.send(binary(5, &[counting, (1u32 << 31).to_be_bytes().to_vec()].concat(), b"n", b""));
+    assert_eq!(answer(&mut client).1, 0);
+    client.send(binary(0, &[], b"n", b""));
+    assert_eq!(answer(&mut client).1, 0);
+}
+
 #[test]
 fn a_password_is_asked_for() {
     let server = serve(&Options { password: Some("secret".to_owned()), ..options() });

@@ -335,7 +335,7 @@ fn store(call: &mut Call<'_>, request: &Request<'_>) -> Op {
         key: request.key,
         value: request.value,
         flags: request.u32(0),
-        expiry: Expiry::asked(end(i64::from(request.u32(4) as i32), call.turn.now)),
+        expiry: Expiry::asked(end(i64::from(request.u32(4)), call.turn.now)),
         version: request.compared(),
         made: None,
     };
@@ -360,7 +360,7 @@ fn delete(call: &mut Call<'_>, request: &Request<'_>) -> Op {
 
 fn add(call: &mut Call<'_>, request: &Request<'_>) -> Op {
     let makes = request.u32(16) != NEVER_MADE;
-    let expires_ms = end(i64::from(request.u32(16) as i32), call.turn.now);
+    let expires_ms = end(i64::from(request.u32(16)), call.turn.now);
     let adding = Adding {
         key: request.key,
         delta: request.u64(0),
@@ -389,7 +389,7 @@ fn flush(call: &mut Call<'_>, request: &Request<'_>) -> Op {
 }
 
 fn touch(call: &mut Call<'_>, request: &Request<'_>) -> Op {
-    let expires_ms = end(i64::from(request.u32(0) as i32), call.turn.now);
+    let expires_ms = end(i64::from(request.u32(0)), call.turn.now);
     let outcome = operations::touch(call.turn, call.ts, request.key, expires_ms);
     finish(call, request, &outcome);
     Op::Touch
@@ -400,7 +400,7 @@ fn stat(call: &mut Call<'_>, request: &Request<'_>) {
         return fail(call, request, Status::Invalid);
     }
     if request.key == b"reset" {
-        call.turn.server.stats.reset();
+        call.turn.server.reset_counts();
     } else {
         let Some(entries) = statistics::entries(call, request.key) else {
             return fail(call, request, Status::NotFound);

@@ -4,6 +4,9 @@
 const DIGITS: u32 = 17;
 const ONE: i128 = 10i128.pow(DIGITS);
 
+/// The longest text of a number, in bytes: what is written of the largest one has 309 digits.
+const TEXT_MAX: usize = 5 * 1024;
+
 /// A number: exact where it fits, as sums of money must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Number {
@@ -56,7 +59,7 @@ fn exact(units: i128) -> String {
 }
 
 fn parse(text: &[u8]) -> Option<Number> {
-    if text.len() > 256 {
+    if text.len() > TEXT_MAX {
         return None;
     }
     let text = std::str::from_utf8(text).ok()?;
@@ -82,7 +85,8 @@ fn parse_exact(text: &str) -> Option<i128> {
     }
     let all: i128 = all.parse().ok()?;
     let part = i32::try_from(part.len()).ok()?;
-    let shift = DIGITS as i32 - part.checked_sub(exponent.parse().ok()?)?;
+    let shift = part.checked_sub(exponent.parse().ok()?)?;
+    let shift = (DIGITS as i32).checked_sub(shift)?;
     let power = 10i128.checked_pow(shift.unsigned_abs());
     let units = match power {
         _ if all == 0 => 0,
@@ -126,6 +130,7 @@ mod tests {
             ("-0.0000000000000000151", "0", "-0.00000000000000002"),
             ("1e-400", "0e400", "0"),
             ("3e-99999", "1.50", "1.5"),
+            ("2e-2147483648", "1", "1"),
         ];
         for (a, b, sum) in cases {
             let Sum::Is(found) = add(a.as_bytes(), b.as_bytes()) else { panic!("{a} + {b}") };
@@ -143,5 +148,8 @@ mod tests {
         }
         assert!(matches!(add(b"1e308", b"1.7e308"), Sum::Infinite));
         assert!(matches!(add(b"inf", b"1"), Sum::Infinite));
+        assert!(matches!(add(b"1e2147483647", b"1"), Sum::Infinite));
+        let Sum::Is(long) = add(b"1e300", b"1") else { panic!("it is a number") };
+        assert!(matches!(add(long.as_bytes(), b"1"), Sum::Is(_)), "{long}");
     }
 }

@@ -40,9 +40,15 @@ impl<'a> Reply<'a> {
         self.version = version;
     }
 
-    /// Whether the buffer has reached its limit. Commands whose reply has many parts ask.
+    /// Whether the buffer has gone beyond its limit: a command whose reply has many parts need not
+    /// write the rest, since the session takes back all of it.
     pub fn is_full(&self) -> bool {
         self.out.len() > self.limit
+    }
+
+    /// Whether so many bytes more stay within the buffer's limit.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.out.len().saturating_add(bytes) <= self.limit
     }
 
     /// The buffer's length, for [`Reply::truncate`].

@@ -163,7 +163,8 @@ fn carry_out(
     let last = state.client.command.load(Relaxed) as usize;
     let found = find_again(last, arguments.at(0));
     let limit = turn.server.settings.output_bytes.load(Relaxed) as usize;
-    let reply = Reply::new(out, state.version, limit);
+    // (Before it, there are the answers to other requests of one pipeline.)
+    let reply = Reply::new(out, state.version, start.saturating_add(limit));
     let mut call = Call { arguments, state, turn, reply, is_in_exec: false, commands: TABLE };
     let done = match found {
         None if is_browser(arguments.at(0)) => {
@@ -176,6 +177,12 @@ fn carry_out(
             call.state.client.command.store(row as u32, Relaxed);
             dispatch(&mut call, row, command)
         }
+    };
+    let done = if call.reply.is_full() {
+        call.reply.truncate(start);
+        call.overflow()
+    } else {
+        done
     };
     // Inside a transaction, the word of ASKING is for all of it.
     if call.state.transaction.is_none() {
@@ -387,7 +394,8 @@ fn put_aside(call: &mut Call<'_>, row: usize) -> Done {
     Ok(())
 }
 
-/// Carries out what was put aside. Nobody else's command runs meanwhile.
+/// Carries out what was put aside. Nobody else's command runs meanwhile. All of it is carried out,
+/// also where the answer becomes too long to be sent.
 fn exec(call: &mut Call<'_>, transaction: &Transaction) -> Done {
     if transaction.is_spoilt {
         let wrong = "EXECABORT Transaction discarded because of previous errors.";
@@ -397,7 +405,7 @@ fn exec(call: &mut Call<'_>, transaction: &Transaction) -> Done {
         call.reply.null_array();
         return Ok(());
     }
-    let start = call.reply.len();
+    let (start, mut is_too_long) = (call.reply.len(), false);
     call.reply.array(transaction.requests.len());
     for (row, kept) in &transaction.requests {
         let done = {
@@ -418,10 +426,10 @@ fn exec(call: &mut Call<'_>, transaction: &Transaction) -> Done {
         call.turn.counts.errors.add(done.is_err().into());
         call.turn.counts.commands.add(1);
         call.reply.set_version(call.state.version);
-        if call.reply.is_full() {
+        is_too_long |= call.reply.is_full();
+        if is_too_long {
             call.reply.truncate(start);
-            return call.overflow();
         }
     }
-    Ok(())
+    if is_too_long { call.overflow() } else { Ok(()) }
 }

@@ -202,17 +202,12 @@ fn change(call: &mut Call<'_>, steps: &[(Step, Field)], len: usize) -> Done {
 }
 
 fn answer(call: &mut Call<'_>, answers: &[Option<i64>]) -> Done {
-    let start = call.reply.len();
     call.reply.array(answers.len());
     for answer in answers {
         match answer {
             Some(number) => call.reply.integer(*number),
             None => call.reply.null(),
         }
-    }
-    if call.reply.is_full() {
-        call.reply.truncate(start);
-        return call.overflow();
     }
     Ok(())
 }

@@ -83,18 +83,17 @@ fn keys_in(call: &mut Call<'_>, most: usize) -> Result<Vec<Vec<u8>>, Wrong> {
     let slot = u16::try_from(call.integer(2)?).ok().filter(|slot| *slot < SLOTS);
     let slot = slot.ok_or(Wrong::Is("ERR Invalid slot"))?;
     let server = call.turn.server.clone();
-    let limit = server.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
     let (mut found, mut bytes, mut cursor) = (Vec::new(), 0, 0);
     let Some(space) = server.used_database(0) else { return Ok(found) };
     loop {
         cursor = server.keyspace.scan(space, cursor, STEP, call.turn.now, &mut |key, _| {
             if slot_of(key) == slot && found.len() < most {
-                bytes += key.len() as u64 + 32;
+                bytes += key.len() + 32;
                 found.push(key.to_vec());
             }
-            bytes <= limit && found.len() < most
+            call.reply.has_room(bytes) && found.len() < most
         });
-        if bytes > limit {
+        if !call.reply.has_room(bytes) {
             return call.overflow().map(|()| found);
         }
         if cursor == 0 || found.len() >= most {

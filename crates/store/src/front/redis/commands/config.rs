@@ -52,7 +52,18 @@ const PARAMETERS: &[Parameter] = &[
     },
     number!("client-query-buffer-limit", request_bytes, 1 << 20, 1 << 31),
     fixed("databases", |_| DATABASES.to_string()),
-    number!("maxclients", max_clients, 1, 1 << 20),
+    Parameter {
+        name: "maxclients",
+        show: |server| server.settings.max_clients.load(Relaxed).to_string(),
+        set: Some(|server, text| {
+            let clients = number(text, 1..=1 << 20)?;
+            if !server.allow_clients(clients) {
+                return Err("the system allows this process fewer files (see `ulimit -Hn`)");
+            }
+            server.settings.max_clients.store(clients, Relaxed);
+            Ok(())
+        }),
+    },
     fixed("maxmemory", |server| server.keyspace.bytes().1.to_string()),
     number!("maxmemory-clients", buffered_bytes, 1 << 20, 1 << 40),
     // What was used last is let go last, as far as CLOCK knows.
@@ -111,20 +122,25 @@ fn yes(is: bool) -> String {
     if is { "yes" } else { "no" }.to_owned()
 }
 
-/// Reads a number, which may have a unit as in Redis' files.
+/// Sets a number to what [`number`] reads.
 fn set_number(
     place: &AtomicU64,
     text: &str,
     range: std::ops::RangeInclusive<u64>,
 ) -> Result<(), Why> {
+    place.store(number(text, range)?, Relaxed);
+    Ok(())
+}
+
+/// Reads a number, which may have a unit as in Redis' files.
+fn number(text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, Why> {
     let lower = text.to_ascii_lowercase();
     let units = [("gb", 1u64 << 30), ("mb", 1 << 20), ("kb", 1 << 10), ("", 1)];
     let split = units.iter().find_map(|(unit, size)| Some((lower.strip_suffix(unit)?, *size)));
     let (digits, size) = split.unwrap_or((&lower, 1));
     let number = digits.parse::<u64>().map_err(|_| NO_NUMBER)?;
     let number = number.checked_mul(size).filter(|number| range.contains(number));
-    place.store(number.ok_or("argument must be within its limits")?, Relaxed);
-    Ok(())
+    number.ok_or("argument must be within its limits")
 }
 
 const HELP: &[&str] = &[

@@ -137,7 +137,7 @@ pub(crate) fn hello(call: &mut Call<'_>) -> Done {
             let word = call.after(&mut index)?;
             log_in(call, user, word)?;
         } else if call.is(index, "setname") && left >= 1 {
-            name = Some(plain(call.after(&mut index)?)?);
+            name = Some(plain(call.after(&mut index)?, CLIENT_NAMES)?);
         } else {
             let option = String::from_utf8_lossy(call.at(index)).into_owned();
             return Err(Wrong::says(format!("ERR Syntax error in HELLO option '{option}'")));
@@ -185,12 +185,22 @@ fn greet(call: &mut Call<'_>) {
     reply.array(0);
 }
 
-/// A name without blanks and line ends, which lists of clients could not show.
-fn plain(name: &[u8]) -> Result<String, Wrong> {
+/// The longest name of a client or its library, in bytes: each connection may keep three.
+const NAME_MAX: usize = 1024;
+
+/// What an error calls the names of clients.
+const CLIENT_NAMES: &str = "Client names";
+
+/// A name without blanks and line ends, which lists of clients could not show; `what` it is.
+fn plain(name: &[u8], what: &str) -> Result<String, Wrong> {
+    if name.len() > NAME_MAX {
+        return Err(Wrong::says(format!("ERR {what} cannot be longer than {NAME_MAX} bytes.")));
+    }
     if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         return Ok(String::from_utf8_lossy(name).into_owned());
     }
-    Err(Wrong::Is("ERR Client names cannot contain spaces, newlines or special characters."))
+    let why = "cannot contain spaces, newlines or special characters.";
+    Err(Wrong::says(format!("ERR {what} {why}")))
 }
 
 const NOT_TRACKED: Wrong = Wrong::Is(
@@ -246,23 +256,18 @@ pub(crate) fn client(call: &mut Call<'_>) -> Done {
             if name.is_empty() { call.reply.null() } else { call.reply.bulk(name.as_bytes()) }
         }
         (b"setname", 3) => {
-            let name = plain(call.at(2))?;
+            let name = plain(call.at(2), CLIENT_NAMES)?;
             call.state.client.words().name = name;
             call.reply.ok();
         }
         (b"setinfo", 4) => {
-            let text = plain(call.at(3)).map_err(|_| {
-                let what = String::from_utf8_lossy(call.at(2)).to_lowercase();
-                Wrong::says(format!(
-                    "ERR {what} cannot contain spaces, newlines or special characters."
-                ))
-            })?;
             let mut words = call.state.client.words();
-            match () {
-                () if call.is(2, "lib-name") => words.library = text,
-                () if call.is(2, "lib-ver") => words.library_version = text,
+            let (what, place) = match () {
+                () if call.is(2, "lib-name") => ("lib-name", &mut words.library),
+                () if call.is(2, "lib-ver") => ("lib-ver", &mut words.library_version),
                 () => return Err(Wrong::Is("ERR Unrecognized option for CLIENT SETINFO")),
-            }
+            };
+            *place = plain(call.at(3), what)?;
             drop(words);
             call.reply.ok();
         }
@@ -405,6 +410,9 @@ fn list(call: &mut Call<'_>) -> Done {
         let is_asked = only.as_ref().is_none_or(|ids| ids.contains(&(client.id as i64)));
         if shows && client.way == Way::Redis && is_asked {
             text.push_str(&line(&client, call.turn.now, call.commands));
+        }
+        if !call.reply.has_room(text.len()) {
+            return call.overflow();
         }
     }
     call.reply.verbatim(&text);

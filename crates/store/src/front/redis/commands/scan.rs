@@ -16,17 +16,16 @@ pub(crate) const MOST: usize = 100_000;
 /// `KEYS pattern`.
 pub(crate) fn keys(call: &mut Call<'_>) -> Done {
     let (ts, pattern, now, all) = (call.ts()?, call.at(1), call.turn.now, call.at(1) == b"*");
-    let limit = call.turn.server.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
     let (mut found, mut bytes, mut cursor) = (Vec::new(), 0, 0);
     loop {
         cursor = call.turn.server.keyspace.scan(ts, cursor, STEP, now, &mut |key, _| {
             if all || matches(pattern, key) {
-                bytes += key.len() as u64 + 32;
+                bytes += key.len() + 32;
                 found.push(key.to_vec());
             }
-            bytes <= limit
+            call.reply.has_room(bytes)
         });
-        if bytes > limit {
+        if !call.reply.has_room(bytes) {
             return call.overflow();
         }
         if cursor == 0 {
@@ -74,14 +73,13 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     }
     let (ts, now, mut found) = (call.ts()?, call.turn.now, Vec::new());
     let count = usize::try_from(count).unwrap_or(MOST).min(MOST);
-    let limit = call.turn.server.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
     let mut bytes = 0;
     let next = call.turn.server.keyspace.scan(ts, cursor, count, now, &mut |key, _| {
         if is_string && pattern.is_none_or(|pattern| matches(pattern, key)) {
-            bytes += key.len() as u64 + 32;
+            bytes += key.len() + 32;
             found.push(key.to_vec());
         }
-        bytes <= limit
+        call.reply.has_room(bytes)
     });
     call.reply.array(2);
     call.reply.bulk(next.to_string().as_bytes());
@@ -93,6 +91,10 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
 /// Keys among which `RANDOMKEY` chooses: with one alone, a key after a wide gap would come often.
 const CHOICES: usize = 16;
 
+/// Steps of a walk after which `RANDOMKEY` chooses among the keys that it has: a small database
+/// beside a large one has few of them, far apart.
+const STEPS: usize = 16;
+
 /// `RANDOMKEY`: one of the first keys of a walk that begins somewhere.
 pub(crate) fn randomkey(call: &mut Call<'_>) -> Done {
     let (ts, now) = (call.ts()?, call.turn.now);
@@ -100,12 +102,14 @@ pub(crate) fn randomkey(call: &mut Call<'_>) -> Done {
     // Any well-mixed number will do: nothing rests on it.
     let seed = mix(call.turn.server.uptime().as_nanos() as u64);
     let (mut cursor, mut begun_anew, mut found) = (keyspace.somewhere(seed), false, Vec::new());
-    while found.len() < CHOICES {
+    let mut steps = 0;
+    while keyspace.count(ts) > 0 && found.len() < CHOICES && (steps < STEPS || found.is_empty()) {
         let left = CHOICES - found.len();
         cursor = keyspace.scan(ts, cursor, left, now, &mut |key, _| {
             found.push(key.to_vec());
             found.len() < CHOICES
         });
+        steps += 1;
         if cursor == 0 && std::mem::replace(&mut begun_anew, true) {
             break;
         }

@@ -1,8 +1,6 @@
 //! `REMORA.SCAN` and `REMORA.GET`: a walk that shows only the rows that a predicate selects, and a
 //! read of one key if it does (docs/selection.md).
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use crate::front::redis::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::commands::scan::MOST;
 use crate::front::redis::request::decimal;
@@ -16,7 +14,7 @@ use crate::select::selection::{Output, Selection};
 /// Rows that one call looks at unless it says otherwise.
 const COUNT: usize = 1000;
 /// What a row takes in a reply beside its bytes, at most about.
-const AROUND: u64 = 32;
+const AROUND: usize = 32;
 
 /// The options of a call, as they are written.
 struct Asked<'a> {
@@ -39,18 +37,17 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     let asked = Asked::read(call, 3)?;
     let schema = asked.schema()?;
     let (selection, columns) = asked.selection(&schema)?;
-    let limit = call.turn.server.settings.output_bytes.load(Relaxed);
     let (mut rows, mut bytes) = (Vec::new(), 0);
     let keyspace = call.turn.server.keyspace.clone();
     let now = call.turn.now;
     let next = keyspace.select(ts, cursor, asked.count, now, &selection, &mut |key, row| {
         let values: Vec<Vec<u8>> = columns.iter().map(|column| column.show_bytes(row)).collect();
-        bytes += values.iter().map(|value| value.len() as u64 + AROUND).sum::<u64>();
-        bytes += key.len() as u64 + AROUND;
+        bytes += values.iter().map(|value| value.len() + AROUND).sum::<usize>();
+        bytes += key.len() + AROUND;
         rows.push((key.to_vec(), values));
-        bytes <= limit
+        call.reply.has_room(bytes)
     })?;
-    if bytes > limit {
+    if !call.reply.has_room(bytes) {
         return call.overflow();
     }
     call.reply.array(2);

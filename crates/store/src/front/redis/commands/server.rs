@@ -239,6 +239,7 @@ pub(crate) fn command(call: &mut Call<'_>) -> Done {
             call.reply.array(asked.len());
             for command in asked {
                 match command {
+                    _ if call.reply.is_full() => break,
                     Some(command) => describe(call, command),
                     None => call.reply.null(),
                 }
@@ -247,7 +248,12 @@ pub(crate) fn command(call: &mut Call<'_>) -> Done {
         () if call.is(1, "docs") => {
             let asked: Vec<_> = asked(call).into_iter().flatten().collect();
             call.reply.map(asked.len());
-            asked.into_iter().for_each(|command| document(call, command));
+            for command in asked {
+                if call.reply.is_full() {
+                    break;
+                }
+                document(call, command);
+            }
         }
         () if call.is(1, "list") => return list(call),
         () if call.is(1, "getkeys") && call.len() > 3 => return keys(call),

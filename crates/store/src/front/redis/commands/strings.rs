@@ -5,6 +5,7 @@ use crate::front::redis::command::{Call, Done, SYNTAX, TOO_LONG, Wrong};
 use crate::front::redis::commands::options::{
     End, EndOptions, ValueTest, agreed, digest_of, invalid_expire, once, time,
 };
+use crate::item::VALUE_MAX;
 
 /// `GET key`.
 pub(crate) fn get(call: &mut Call<'_>) -> Done {
@@ -20,7 +21,7 @@ pub(crate) fn get(call: &mut Call<'_>) -> Done {
 
 /// `MGET key …`.
 pub(crate) fn mget(call: &mut Call<'_>) -> Done {
-    let (ts, now, start) = (call.ts()?, call.turn.now, call.reply.len());
+    let (ts, now) = (call.ts()?, call.turn.now);
     call.reply.array(call.len() - 1);
     for key in call.arguments.from(1) {
         let keyspace = &call.turn.server.keyspace;
@@ -30,8 +31,7 @@ pub(crate) fn mget(call: &mut Call<'_>) -> Done {
         }
         call.count(found.is_some());
         if call.reply.is_full() {
-            call.reply.truncate(start);
-            return call.overflow();
+            break;
         }
     }
     Ok(())
@@ -293,7 +293,7 @@ fn store_pairs(call: &mut Call<'_>) -> Done {
 /// The longest value that a command may make by parts, in bytes.
 fn longest(call: &Call<'_>) -> usize {
     let bytes = &call.turn.server.settings.bulk_bytes;
-    bytes.load(std::sync::atomic::Ordering::Relaxed) as usize
+    VALUE_MAX.min(bytes.load(std::sync::atomic::Ordering::Relaxed) as usize)
 }
 
 /// `APPEND key value`.
@@ -343,10 +343,13 @@ pub(crate) fn setrange(call: &mut Call<'_>) -> Done {
     let offset = usize::try_from(offset).map_err(|_| Wrong::Is("ERR offset is out of range"))?;
     let mut len = 0;
     let end = offset.saturating_add(value.len());
+    if !value.is_empty() && end > longest {
+        return Err(TOO_LONG);
+    }
     call.change(call.at(1), |seen, scratch| {
         let before = seen.map_or(&[][..], |seen| seen.value());
         len = before.len();
-        if value.is_empty() || end > longest {
+        if value.is_empty() {
             return Edit::Keep;
         }
         scratch.extend_from_slice(before);
@@ -355,9 +358,6 @@ pub(crate) fn setrange(call: &mut Call<'_>) -> Done {
         scratch[offset..end].copy_from_slice(value);
         remade(seen)
     })?;
-    if !value.is_empty() && end > longest {
-        return Err(TOO_LONG);
-    }
     call.reply.integer(len as i64);
     Ok(())
 }

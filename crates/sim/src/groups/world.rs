@@ -16,6 +16,9 @@ use super::plan::Plan;
 use crate::check::linearizable::Operation;
 use crate::dice::Dice;
 
+/// Packets in front of one that may overtake them.
+const AHEAD: u64 = 8;
+
 pub(crate) const US: u64 = 1000;
 
 /// What happens.
@@ -290,9 +293,10 @@ impl World {
             Output::Write { to, at, len } => {
                 let (late, node) = (self.plan.reads_late, &self.nodes[&name]);
                 let packets: Vec<_> = parts(at, len)
-                    .map(|(at, len)| {
-                        let bytes = (!late).then(|| node.bytes(at, len));
-                        Packet::Write { at, len, bytes }
+                    .map(|(part, len_of_part)| {
+                        let bytes = (!late).then(|| node.bytes(part, len_of_part));
+                        let is_last = part + len_of_part == at + len;
+                        Packet::Write { at: part, len: len_of_part, bytes, is_last }
                     })
                     .collect();
                 packets.into_iter().for_each(|packet| self.post(name, to, packet));
@@ -438,7 +442,13 @@ impl World {
             lane.is_moving = false;
             return self.process(from, 0, Event::Ended(id));
         }
-        let packet = if cannot_come { None } else { lane.pop() };
+        let packet = match cannot_come {
+            true => None,
+            false if self.plan.overtakes && self.dice.one_in(2) => {
+                lane.overtake(1 + self.dice.below(AHEAD) as usize)
+            }
+            false => lane.pop(),
+        };
         lane.is_moving = is_unheard || !lane.packets.is_empty();
         if lane.is_moving {
             let long = if is_unheard { self.plan.retry_ns / 4 } else { 5 * US };
@@ -452,7 +462,7 @@ impl World {
 
     fn deliver(&mut self, id: u64, from: NodeId, to: NodeId, packet: Packet) {
         match packet {
-            Packet::Write { at, len, bytes } => {
+            Packet::Write { at, len, bytes, .. } => {
                 let bytes = bytes.unwrap_or_else(|| self.nodes[&from].bytes(at, len));
                 let node = self.nodes.get_mut(&to).unwrap();
                 node.region.write(at, &bytes);

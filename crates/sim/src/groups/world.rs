@@ -290,17 +290,7 @@ impl World {
                 }
             }
             Output::Send { to, message } => self.post(name, to, Packet::Message(message)),
-            Output::Write { to, at, len } => {
-                let (late, node) = (self.plan.reads_late, &self.nodes[&name]);
-                let packets: Vec<_> = parts(at, len)
-                    .map(|(part, len_of_part)| {
-                        let bytes = (!late).then(|| node.bytes(part, len_of_part));
-                        let is_last = part + len_of_part == at + len;
-                        Packet::Write { at: part, len: len_of_part, bytes, is_last }
-                    })
-                    .collect();
-                packets.into_iter().for_each(|packet| self.post(name, to, packet));
-            }
+            Output::Write { to, at, len } => self.post_write(name, to, at, len),
             Output::Read { from, pieces } => self.post(name, from, Packet::Read(pieces)),
             Output::Snapshot { to } if node.replica.is_amid_transaction() => {
                 node.copies.extend(node.links.get(&to).map(|link| (to, *link)));
@@ -316,6 +306,14 @@ impl World {
                     disk.truncate(to);
                 }
             }
+        }
+    }
+
+    fn post_write(&mut self, name: NodeId, to: NodeId, at: u64, len: u64) {
+        for (part, bytes) in parts(at, len) {
+            let is_last = part + bytes == at + len;
+            let read = (!self.plan.reads_late).then(|| self.nodes[&name].bytes(part, bytes));
+            self.post(name, to, Packet::Write { at: part, len: bytes, bytes: read, is_last });
         }
     }
 

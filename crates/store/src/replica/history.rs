@@ -274,8 +274,8 @@ impl History {
         self.unfinished = Some(whole).filter(|whole| whole.offset < mark.offset);
     }
 
-    /// Clears the bytes behind the last record, up to `until`. Nobody writes here now; but one who did
-    /// may have placed a record there and not the one before it, and this one would follow what
+    /// Clears the bytes behind the last record, up to `until`. Nobody writes here now; but one who
+    /// did may have placed a record there and not the one before it, and this one would follow what
     /// somebody else writes into the gap.
     pub(super) fn clear_ahead<M: Memory>(&self, memory: &M, until: u64) {
         let end = self.last().offset;

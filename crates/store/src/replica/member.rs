@@ -408,7 +408,8 @@ impl Replica {
         self.aside.counters.fenced += 1;
         let primary = configuration.primary;
         self.take_up(memory);
-        // A primary has written a window ahead of what this node holds, and nothing that is not free.
+        // A primary has written a window ahead of what this node holds, and nothing that is not
+        // free.
         let ahead = self.history.last().offset + self.history.window();
         let room = self.free_until() + self.options.ring_bytes;
         self.history.clear_ahead(memory, ahead.min(room));

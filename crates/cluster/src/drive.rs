@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -68,14 +72,7 @@ impl<M: Memory + 'static> Drive<M> {
                 state = self.install(state, from, batch)?;
             }
         }
-        state.replica.poll_memory(&group.region);
-        state.replica.handle_time(boot_ns());
-        let is_silent = state.replica.is_disk_silent();
-        state.disk.iter_mut().for_each(|feed| feed.hear_silence(is_silent));
-        if state.refusal().is_some() {
-            state.replica.handle_refusing_disk(boot_ns());
-        }
-        state.carry_out(group);
+        self.keep_up(&mut state);
         if found > 0 {
             // Those that send copies wait for room.
             group.wake_all();
@@ -89,12 +86,49 @@ impl<M: Memory + 'static> Drive<M> {
         Ok(())
     }
 
+    /// What must not wait: others hear of this node, it of them, and the service of its lease.
+    fn keep_up(&self, state: &mut GroupState) {
+        state.replica.poll_memory(&self.group.region);
+        state.replica.handle_time(boot_ns());
+        let is_silent = state.replica.is_disk_silent();
+        state.disk.iter_mut().for_each(|feed| feed.hear_silence(is_silent));
+        if state.refusal().is_some() {
+            state.replica.handle_refusing_disk(boot_ns());
+        }
+        state.carry_out(&self.group);
+    }
+
+    /// The shard, once no command is under way that was let in by what it was. One may take long
+    /// (`KEYS`, `DEBUG DIGEST`): meanwhile a thread of its own keeps up.
+    fn shard_alone(&self) -> RwLockWriteGuard<'_, Shard> {
+        let shard = &self.group.shard;
+        if let Ok(alone) = shard.try_write() {
+            return alone;
+        }
+        let has_come = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let keep_up = || {
+                while !has_come.load(Acquire) {
+                    thread::park_timeout(TICK);
+                    self.keep_up(&mut self.group.lock());
+                }
+            };
+            let named = thread::Builder::new().name("cluster wait".to_owned());
+            // Without it, others hear nothing of this node before the command has ended.
+            let keeper = without_signals(|| named.spawn_scoped(scope, keep_up));
+            let alone = shard.write().unwrap_or_else(PoisonError::into_inner);
+            has_come.store(true, Release);
+            keeper.iter().for_each(|keeper| keeper.thread().unpark());
+            alone
+        })
+    }
+
     /// Begins to take changes: the store has all that the log has. A thread that holds the shard's
     /// lock was let in by what it was in an earlier epoch, and is done before this one begins.
     fn open<'g>(&'g self, state: Locked<'g>) -> Result<Locked<'g>, String> {
         let (group, epoch) = (&*self.group, state.replica.epoch());
         drop(state);
-        let mut shard = group.shard.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard_alone();
         // What the map says was heard by this node before, and may not be to be had now.
         let Shard { holdings, transit, .. } = slots::load(&self.store)?;
         (shard.holdings, shard.transit) = (holdings, transit);
@@ -144,10 +178,7 @@ impl<M: Memory + 'static> Drive<M> {
             }
             state = self.change_store(state, before, || {
                 // Those who read here see all of a transaction, or nothing.
-                let shard = &self.group.shard;
-                let _alone = batch
-                    .has_transaction
-                    .then(|| shard.write().unwrap_or_else(PoisonError::into_inner));
+                let _alone = batch.has_transaction.then(|| self.shard_alone());
                 batch.iter().try_for_each(|(at, fields)| apply(&self.store, at, &fields))
             })?;
         }
@@ -194,7 +225,7 @@ impl<M: Memory + 'static> Drive<M> {
         let written = disk.map(|disk| write_copy(group, &disk, &snapshot, &records)).transpose();
         // No client that was let in before changes the store meanwhile: a flush that is under way
         // would go on in the copy.
-        let _shard = group.shard.write().unwrap_or_else(PoisonError::into_inner);
+        let _shard = self.shard_alone();
         // No snapshot of what is here gets its name from now on.
         let mut lineage = group.lineage();
         let mut state = group.lock();

@@ -141,7 +141,10 @@ impl<M: Memory + 'static> Slots<M> {
         let value = postcard::to_allocvec(what).expect("a vector has room for any value");
         let value = Value::Given(&value);
         let put = Change::Put { value, flags: 0, expiry: Expiry::Never };
-        let done = self.store.update(self.space()?, key, now_ms(), &mut |_, _| put);
+        let space = self.space()?;
+        // A group whose memory is full must be able to give slots away.
+        let done =
+            self.store.beyond_limit(|| self.store.update(space, key, now_ms(), &mut |_, _| put));
         done.map(|_| ()).map_err(|error| error.to_string())
     }
 

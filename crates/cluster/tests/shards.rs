@@ -189,6 +189,47 @@ fn slots_move_while_clients_write() {
     }
 }
 
+/// A command that takes long at a backup sees no part of a transaction, and holds nobody up.
+#[test]
+fn a_long_command_at_a_backup_holds_no_changes_up() {
+    let trial = Trial::new(&["a"], 2);
+    let (mut client, ok) = (trial.client(), Reply::Text("OK".into()));
+    assert_eq!(client.ask(&["SET", "x{t}", "0"]), ok);
+    trial.backup_keeper("a").with_shard(&mut |_| {
+        for number in 1..10 {
+            let value = number.to_string();
+            assert_eq!(client.ask(&["MSET", "x{t}", &value, "y{t}", &value]), ok);
+        }
+    });
+    let both = ["9", "9"].map(|text| Reply::Text(text.into())).into();
+    assert_eq!(client.ask(&["MGET", "x{t}", "y{t}"]), Reply::Array(both));
+}
+
+/// That is what slots are given away for.
+#[test]
+fn a_group_whose_memory_is_full_gives_slots_away() {
+    let mut trial = Trial::new(&["a", "b"], 1);
+    let (mut client, mut count) = (trial.client(), 0);
+    for value in ["v".repeat(60_000), "v".repeat(100)] {
+        let is_full = |said: Reply| match said {
+            Reply::Error(reason) => {
+                assert!(reason.starts_with("OOM"), "{reason}");
+                true
+            }
+            _ => false,
+        };
+        while !is_full(client.ask(&["SET", &format!("key {count}"), &value])) {
+            count += 1;
+        }
+    }
+    trial.move_slots("0-8191", "b");
+    trial.wait_until_moved();
+    assert_eq!(client.ask(&["SET", "another", "1"]), Reply::Text("OK".into()));
+    let kept = ["a", "b"].map(|group| trial.keys_of(group).len());
+    assert_eq!(kept[0] + kept[1], count + 1);
+    assert!(kept.iter().all(|keys| *keys > count / 4), "{kept:?}");
+}
+
 fn other(group: &str) -> &'static str {
     if group == "a" { "b" } else { "a" }
 }

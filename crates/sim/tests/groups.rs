@@ -56,11 +56,17 @@ fn groups_survive_what_goes_wrong() {
 /// which a primary is not told.)
 #[test]
 fn worlds_that_have_failed() {
-    let plain =
-        |plan: &mut Plan| (plan.pieces, plan.transacts, plan.disks_hang) = (0, false, false);
+    let plain = |plan: &mut Plan| {
+        (plan.pieces, plan.transacts, plan.disks_hang, plan.overtakes) = (0, false, false, false);
+    };
     assert_none(&run_all([51, 267, 441, 473, 762, 841], plain).1);
     // A part of a transaction was carried out, as all of it was known to be committed.
-    assert_none(&run_all([1136], |plan| (plan.pieces, plan.disks_hang) = (0, false)).1);
+    assert_none(
+        &run_all([1136], |plan| {
+            (plan.pieces, plan.disks_hang, plan.overtakes) = (0, false, false);
+        })
+        .1,
+    );
 }
 
 /// The checkers see it when something is wrong: reads that do not look at the lease are stale. (One
@@ -68,7 +74,7 @@ fn worlds_that_have_failed() {
 #[test]
 fn reads_without_a_lease_are_found_out() {
     let (_, failed) = run_all(101..=250, |plan| {
-        (plan.pieces, plan.transacts, plan.disks_hang) = (0, false, false);
+        (plan.pieces, plan.transacts, plan.disks_hang, plan.overtakes) = (0, false, false, false);
         (plan.honours_lease, plan.burst) = (false, 1);
     });
     assert!(failed.iter().any(|why| why.contains("linearizable")), "{failed:?}");

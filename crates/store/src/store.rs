@@ -250,6 +250,12 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.usage.set_limit(bytes);
     }
 
+    /// Runs `body`, while changes may take up to twice the limit: those in it must not be refused
+    /// because memory is full. (Others profit, too, as long as it runs.)
+    pub fn beyond_limit<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.usage.lifted(body)
+    }
+
     /// A tablespace's blocks by size.
     pub fn classes(&self, tablespace: TablespaceId) -> Vec<ClassInfo> {
         self.blocks.infos(tablespace)

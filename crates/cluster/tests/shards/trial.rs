@@ -137,6 +137,15 @@ impl Trial {
         (ShardKeeper::new(slots), node.store().clone())
     }
 
+    /// What the fronts of one of a group's backups have of it.
+    pub(crate) fn backup_keeper(&self, group: &str) -> ShardKeeper<Region> {
+        let primary = self.primary(group).0;
+        let is_backup =
+            |((name, node), _): &(&(String, NodeId), &Member)| name == group && *node != primary;
+        let node = &self.members.iter().find(is_backup).unwrap().1.node;
+        ShardKeeper::new(Slots::new(node.group().clone(), node.store().clone(), group))
+    }
+
     /// The service goes away, until the group's primary has lost its lease.
     pub(crate) fn lose_service(&self, group: &str) {
         let member = self.primary(group).1;

@@ -1,5 +1,5 @@
 //! Connections between the nodes of a world, as reliable queue pairs are: what arrives is a prefix
-//! of what was sent.
+//! of what was sent, but for packets of WRITEs, which may overtake others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,6 +19,8 @@ pub(crate) enum Packet {
         at: u64,
         len: u64,
         bytes: Option<Vec<u8>>,
+        /// Whether it ends its WRITE: then it comes in its turn.
+        is_last: bool,
     },
     Read(Vec<(u64, u64)>),
     /// A part of what was to be read; whether it is the last.
@@ -53,6 +55,15 @@ pub(crate) struct Connection {
 }
 
 impl Lane {
+    /// Takes a packet of a WRITE that arrives before those in front of it, if there is one at this
+    /// place.
+    pub(crate) fn overtake(&mut self, place: usize) -> Option<Packet> {
+        match self.packets.get(place)? {
+            Packet::Write { is_last: false, .. } => self.packets.remove(place),
+            _ => None,
+        }
+    }
+
     /// Takes what arrives next: nothing, where a copy has come by a piece.
     pub(crate) fn pop(&mut self) -> Option<Packet> {
         match self.packets.front_mut() {

@@ -41,6 +41,8 @@ pub struct Plan {
     pub disks_hang: bool,
     /// WRITEs take the sender's bytes when they leave, not when they are posted.
     pub reads_late: bool,
+    /// Packets of WRITEs overtake others, as where cards speak the lossy dialect.
+    pub overtakes: bool,
     /// A node that is stopped is still written to, as by a card of its own.
     pub card_lives: bool,
     /// In how many pieces more than one a copy of a store comes, each some 3 µs behind the one
@@ -87,6 +89,7 @@ impl Plan {
             pieces: Dice::new(!seed).pick(&[0, 100, 1000, 5000]),
             transacts: Dice::new(seed ^ 1 << 40).one_in(2),
             disks_hang: Dice::new(seed ^ 1 << 41).one_in(2),
+            overtakes: Dice::new(seed ^ 1 << 42).one_in(2),
             honours_lease: true,
         };
         (plan, dice)
@@ -127,9 +130,10 @@ impl fmt::Display for Plan {
         let stopped = if self.card_lives { "take part" } else { "are stopped, too" };
         writeln!(
             f,
-            "  links   end after {:?}, WRITEs read when they {sent}, \
+            "  links   end after {:?}, WRITEs read when they {sent}{}, \
              cards of stopped nodes {stopped}",
-            time(self.retry_ns)
+            time(self.retry_ns),
+            if self.overtakes { ", and overtaking" } else { "" }
         )?;
         writeln!(
             f,

@@ -16,6 +16,9 @@ use super::plan::Plan;
 use crate::check::linearizable::Operation;
 use crate::dice::Dice;
 
+/// Packets in front of one that may overtake them.
+const AHEAD: u64 = 8;
+
 pub(crate) const US: u64 = 1000;
 
 /// What happens.
@@ -287,16 +290,7 @@ impl World {
                 }
             }
             Output::Send { to, message } => self.post(name, to, Packet::Message(message)),
-            Output::Write { to, at, len } => {
-                let (late, node) = (self.plan.reads_late, &self.nodes[&name]);
-                let packets: Vec<_> = parts(at, len)
-                    .map(|(at, len)| {
-                        let bytes = (!late).then(|| node.bytes(at, len));
-                        Packet::Write { at, len, bytes }
-                    })
-                    .collect();
-                packets.into_iter().for_each(|packet| self.post(name, to, packet));
-            }
+            Output::Write { to, at, len } => self.post_write(name, to, at, len),
             Output::Read { from, pieces } => self.post(name, from, Packet::Read(pieces)),
             Output::Snapshot { to } if node.replica.is_amid_transaction() => {
                 node.copies.extend(node.links.get(&to).map(|link| (to, *link)));
@@ -312,6 +306,14 @@ impl World {
                     disk.truncate(to);
                 }
             }
+        }
+    }
+
+    fn post_write(&mut self, name: NodeId, to: NodeId, at: u64, len: u64) {
+        for (part, bytes) in parts(at, len) {
+            let is_last = part + bytes == at + len;
+            let read = (!self.plan.reads_late).then(|| self.nodes[&name].bytes(part, bytes));
+            self.post(name, to, Packet::Write { at: part, len: bytes, bytes: read, is_last });
         }
     }
 
@@ -438,7 +440,13 @@ impl World {
             lane.is_moving = false;
             return self.process(from, 0, Event::Ended(id));
         }
-        let packet = if cannot_come { None } else { lane.pop() };
+        let packet = match cannot_come {
+            true => None,
+            false if self.plan.overtakes && self.dice.one_in(2) => {
+                lane.overtake(1 + self.dice.below(AHEAD) as usize)
+            }
+            false => lane.pop(),
+        };
         lane.is_moving = is_unheard || !lane.packets.is_empty();
         if lane.is_moving {
             let long = if is_unheard { self.plan.retry_ns / 4 } else { 5 * US };
@@ -452,7 +460,7 @@ impl World {
 
     fn deliver(&mut self, id: u64, from: NodeId, to: NodeId, packet: Packet) {
         match packet {
-            Packet::Write { at, len, bytes } => {
+            Packet::Write { at, len, bytes, .. } => {
                 let bytes = bytes.unwrap_or_else(|| self.nodes[&from].bytes(at, len));
                 let node = self.nodes.get_mut(&to).unwrap();
                 node.region.write(at, &bytes);

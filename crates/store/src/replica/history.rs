@@ -274,6 +274,14 @@ impl History {
         self.unfinished = Some(whole).filter(|whole| whole.offset < mark.offset);
     }
 
+    /// Clears the bytes behind the last record, up to `until`. Nobody writes here now; but one who
+    /// did may have placed a record there and not the one before it, and this one would follow what
+    /// somebody else writes into the gap.
+    pub(super) fn clear_ahead<M: Memory>(&self, memory: &M, until: u64) {
+        let end = self.last().offset;
+        self.clear(memory, end, until.saturating_sub(end));
+    }
+
     /// Begins anew behind a snapshot, whose last record is the last of these ends.
     pub(super) fn restart<M: Memory>(&mut self, memory: &M, ends: &[Mark]) {
         self.clear(memory, 0, self.ring_bytes);
@@ -460,6 +468,28 @@ mod tests {
         node.history.truncate(&node.memory, Mark::default(), Mark::default());
         node.copy_from(&two, 0);
         assert_eq!(node.history.last(), end, "not the third record of another history");
+    }
+
+    /// Packets of a WRITE need not come in order: records lie behind a gap when their writer ends.
+    #[test]
+    fn records_behind_a_gap_do_not_follow_another_primary_s() {
+        let (mut node, mut one, mut two) = (Node::new(), Node::new(), Node::new());
+        let begin = one.append(5, b"a");
+        two.copy_from(&one, 0);
+        node.copy_from(&one, 0);
+        let gap = one.append(5, b"b");
+        two.copy_from(&one, begin.offset);
+        one.append(5, b"c");
+        // The node has the third one, and not the second.
+        node.copy_from(&one, gap.offset);
+        assert_eq!(node.history.last(), begin);
+        node.history.clear_ahead(&node.memory, begin.offset + node.history.window());
+        // Another primary has the second one, and goes on from there.
+        node.copy_from(&two, begin.offset);
+        assert_eq!(node.history.last(), gap);
+        let end = two.append(7, b"d");
+        node.copy_from(&two, gap.offset);
+        assert_eq!(node.history.last(), end);
     }
 
     #[test]

@@ -408,6 +408,11 @@ impl Replica {
         self.aside.counters.fenced += 1;
         let primary = configuration.primary;
         self.take_up(memory);
+        // A primary has written a window ahead of what this node holds, and nothing that is not
+        // free.
+        let ahead = self.history.last().offset + self.history.window();
+        let room = self.free_until() + self.options.ring_bytes;
+        self.history.clear_ahead(memory, ahead.min(room));
         if self.is_spent {
             self.role = Role::Idle;
         } else if primary == self.me {
@@ -516,7 +521,11 @@ impl Replica {
             return self.outputs.push_back(Output::Send { to: from, message });
         }
         if self.is_amid_transaction() && configuration.epoch > self.epoch {
-            self.postponed.hello = Some((from, configuration));
+            // As above.
+            let had = self.postponed.hello.as_ref().map_or(0, |(_, had)| had.epoch);
+            if configuration.epoch >= had {
+                self.postponed.hello = Some((from, configuration));
+            }
             return;
         }
         self.hear(memory, configuration);

@@ -103,9 +103,10 @@ pub struct Snapshot {
 /// What a replica wants done, in this order.
 ///
 /// Connections are reliable and ordered, as a reliable queue pair is: what arrives is a prefix of
-/// what was sent. A node has at most one with each other node. A new one ends the one before on
-/// both sides before anything comes over it, and belongs to the epoch in which its primary asked
-/// for it.
+/// what was sent; but parts of WRITEs may lie in memory before what was sent ahead of them, and so
+/// without it if the connection ends (as in the lossy dialect of cards). A node has at most one
+/// with each other node. A new one ends the one before on both sides before anything comes over it,
+/// and belongs to the epoch in which its primary asked for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Output {
     /// Ask the configuration service. Before [`Request::Resign`] the node's lease ends.

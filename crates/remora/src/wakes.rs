@@ -98,10 +98,10 @@ impl Wakes {
         cm.futures
     }
 
-    /// Wakes a future's task at the next news about `topic`. The caller holds the driver's lock, and
-    /// has found no news for the future under it; so none is missed. Returns the waker that the
-    /// future had before, if it is another one. The caller drops that once it holds no lock: the last
-    /// one of a task drops the task, and what is in it.
+    /// Wakes a future's task at the next news about `topic`. The caller holds the driver's lock,
+    /// and has found no news for the future under it; so none is missed. Returns the waker that the
+    /// future had before, if it is another one. The caller drops that once it holds no lock: the
+    /// last one of a task drops the task, and what is in it.
     #[must_use]
     pub(crate) fn wait_for_cm(&self, topic: Topic, future: u64, waker: &Waker) -> Option<Waker> {
         let mut cm = lock(&self.cm);

@@ -98,8 +98,8 @@ impl Usual {
     }
 }
 
-/// Is this the route's refusal of the option? (`EMSGSIZE` is not: a single datagram that is too long
-/// is so without the option, and news of an earlier one is to be heard.)
+/// Is this the route's refusal of the option? (`EMSGSIZE` is not: a single datagram that is too
+/// long is so without the option, and news of an earlier one is to be heard.)
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO))
 }

@@ -261,7 +261,9 @@ fn serve_timers(shared: &Shared) -> Duration {
     if kept_back || driver.own().poll_timeout() <= now {
         driver.own().progress();
     }
-    driver.own().poll_timeout().since(now).max(UNSENT_FOR)
+    let left = driver.own().poll_timeout().since(now);
+    // Where packets are held on purpose, they are to go on in their time.
+    if driver.own().arriving.is_some() { left } else { left.max(UNSENT_FOR) }
 }
 
 /// Leaves the driving to the thread that polls; returns whether the background thread was woken.
@@ -340,12 +342,14 @@ fn linger(shared: &Shared) {
 }
 
 /// Sleeps until packets come, the socket is as it is wanted, the thread is woken, or time is up.
+/// Returns whether the socket has news of packets that were sent: they keep it readable until they
+/// are taken.
 fn sleep_on(
     shared: &Shared,
     socket_wants: PollFlags,
     groups: &Groups,
     timeout: Option<Duration>,
-) -> Result<usize, Errno> {
+) -> Result<bool, Errno> {
     let wake = PollFd::new(&*shared.background.wake, PollFlags::IN);
     let mut fds = [wake.clone(), wake.clone(), wake.clone(), wake];
     let mut count = 1;
@@ -356,12 +360,15 @@ fn sleep_on(
         count += 1;
     }
     let timeout = timeout.map(spec);
+    let has_news = |fds: &[PollFd<'_>]| fds[1].revents().contains(PollFlags::ERR);
     if groups.is_empty() {
-        return poll(&mut fds[..count], timeout.as_ref());
+        poll(&mut fds[..count], timeout.as_ref())?;
+        return Ok(has_news(&fds));
     }
     let joined = groups.iter().map(|socket| PollFd::new(&**socket, PollFlags::IN));
     let mut fds: Vec<PollFd<'_>> = fds[..count].iter().cloned().chain(joined).collect();
-    poll(&mut fds, timeout.as_ref())
+    poll(&mut fds, timeout.as_ref())?;
+    Ok(has_news(&fds))
 }
 
 /// Drives the card until nothing moves, then sleeps until something does. `attended` says that the
@@ -403,8 +410,11 @@ fn drive(shared: &Shared, attended: bool, stay: &mut Stay) {
     // From here on, a thread that notes news wakes this one.
     shared.wakes.deliver();
     // If this fails, the thread looks again at once.
-    let _ = sleep_on(shared, socket_wants, &groups, timeout);
+    let has_news = sleep_on(shared, socket_wants, &groups, timeout) == Ok(true);
     shared.sleep.ends();
+    if has_news {
+        shared.lock().own().fabric.hear_refusals();
+    }
     shared.background.wake.drain().ok();
     if shared.doorbells.get().is_some()
         && let Some(engine) = &shared.lock().own().engine

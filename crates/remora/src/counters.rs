@@ -38,7 +38,7 @@ impl DeviceCounters {
             ("socket_tx_memory_faults", self.egress.memory_faults),
             ("socket_tx_too_long", self.egress.too_long),
             ("socket_tx_unreachable", self.egress.unreachable),
-            ("socket_rx_overflowed", u64::from(self.ingress.overflowed)),
+            ("socket_rx_overflowed", self.ingress.overflowed),
             ("socket_rx_truncated", self.ingress.truncated),
             ("socket_icmp_errors", self.egress.icmp_errors + self.ingress.icmp_errors),
             ("ring_tx_packets", self.fabric.tx_packets),

@@ -312,8 +312,8 @@ impl Shared {
             self.background.take_over();
             return false;
         }
-        if driver.packets_moved() == before {
-            // The loop sleeps now.
+        if driver.packets_moved() == before || driver.arriving.is_some() {
+            // The loop sleeps now, or soon; and what is held on purpose goes on in its time.
             self.background.due(driver.poll_timeout());
         }
         more
@@ -339,7 +339,7 @@ impl Shared {
             self.background.wake();
         } else if driver.has_more() {
             self.background.more_to_do();
-        } else if !driver.event_loop.drives() {
+        } else if !driver.event_loop.drives() || driver.arriving.is_some() {
             self.background.due(driver.poll_timeout());
         }
     }

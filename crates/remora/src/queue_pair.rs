@@ -105,6 +105,12 @@ impl QueuePair {
         if options.srq.is_some() && options.recv_cq.is_none() {
             return Err(CreateQpError::NoCompletionQueue);
         }
+        let given = [options.send_cq, options.recv_cq].into_iter().flatten();
+        let mut lives =
+            given.map(CompletionQueue::live).chain(options.srq.map(SharedReceiveQueue::live));
+        if !lives.all(|live| std::ptr::eq(live, &**pd.live())) {
+            return Err(CreateQpError::OtherDevice);
+        }
         let requests = Requests::of(&pd, options, sq.depth, rq.depth)?;
         let own = requests.as_ref().map(|requests| requests.cq());
         let cq = |given: Option<&CompletionQueue>| {

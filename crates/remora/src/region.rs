@@ -89,6 +89,12 @@ pub enum RegisterError {
     /// The file is empty.
     #[error("the file to serve is empty: there is nothing to read or write in it")]
     EmptyFile,
+    /// The region lies in a file, or in memory of a card, that another device has.
+    #[error(
+        "the region is in a file or in card memory of another device: register the file with this \
+         one, too"
+    )]
+    OtherDevice,
     /// The card has too little memory of its own left.
     #[error("cannot allocate device memory: {0}")]
     DeviceMemory(CreateError),
@@ -354,13 +360,18 @@ impl MemoryRegion {
     /// registration stays until both regions are dropped.
     ///
     /// # Errors
-    /// The card refuses: see [`RegMrError`].
+    /// The card refuses: see [`RegMrError`]. A region in a file, or in card memory, is registered
+    /// with its own device only.
     pub fn register_in(
         &self,
         domain: &ProtectionDomain,
         iova: u64,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
+        let is_of_process = matches!(self.inner.bytes.place, Place::Process(_));
+        if !is_of_process && !Arc::ptr_eq(self.inner.pd.live(), domain.live()) {
+            return Err(RegisterError::OtherDevice);
+        }
         let bytes = Bytes { iova, ..self.inner.bytes };
         domain.add(bytes, access, Backing::Shared(self.clone()))
     }

@@ -18,6 +18,12 @@ pub enum CreateQpError {
     /// Receive requests of a shared receive queue cannot be futures.
     #[error("a queue pair with a shared receive queue needs a completion queue: set recv_cq")]
     NoCompletionQueue,
+    /// A queue that was given belongs to another device.
+    #[error(
+        "the completion queue or shared receive queue is another device’s: make one on the device \
+         of the protection domain"
+    )]
+    OtherDevice,
 }
 
 /// A ring of at least `depth` slots, which has no memory yet.
@@ -90,6 +96,10 @@ impl SharedReceiveQueue {
 
     pub(crate) fn handle(&self) -> u32 {
         self.inner.handle
+    }
+
+    pub(crate) fn live(&self) -> &Live {
+        self.inner.pd.live()
     }
 
     /// Posts a receive request.

@@ -48,8 +48,10 @@ pub(crate) struct Wakes {
 /// News of connection management.
 #[derive(Debug, Default)]
 struct Cm {
-    /// The tasks that wait, by what they wait for.
-    waiting: HashMap<Topic, Vec<Waker>>,
+    /// The futures that wait, by what they wait for, each with its number.
+    waiting: HashMap<Topic, Vec<(u64, Waker)>>,
+    /// How many futures have waited.
+    futures: u64,
     /// The tasks whose news has come.
     due: Vec<Waker>,
 }
@@ -74,7 +76,7 @@ impl Wakes {
     pub(crate) fn note_cm(&self, topic: Topic) {
         let mut cm = lock(&self.cm);
         if let Some(waiting) = cm.waiting.remove(&topic) {
-            cm.due.extend(waiting);
+            cm.due.extend(waiting.into_iter().map(|(_, waker)| waker));
             drop(cm);
             self.announce();
         }
@@ -84,25 +86,54 @@ impl Wakes {
     pub(crate) fn note_all_cm(&self) {
         let mut cm = lock(&self.cm);
         let waiting = std::mem::take(&mut cm.waiting);
-        cm.due.extend(waiting.into_values().flatten());
+        cm.due.extend(waiting.into_values().flatten().map(|(_, waker)| waker));
         drop(cm);
         self.announce();
     }
 
-    /// Wakes a task at the next news about `topic`. The caller holds the driver's lock, and has
-    /// found no news for the task under it; so none is missed.
-    pub(crate) fn wait_for_cm(&self, topic: Topic, waker: &Waker) {
+    /// A number for a future that may wait for news of connection management.
+    pub(crate) fn new_future(&self) -> u64 {
+        let mut cm = lock(&self.cm);
+        cm.futures += 1;
+        cm.futures
+    }
+
+    /// Wakes a future's task at the next news about `topic`. The caller holds the driver's lock,
+    /// and has found no news for the future under it; so none is missed. Returns the waker that the
+    /// future had before, if it is another one. The caller drops that once it holds no lock: the
+    /// last one of a task drops the task, and what is in it.
+    #[must_use]
+    pub(crate) fn wait_for_cm(&self, topic: Topic, future: u64, waker: &Waker) -> Option<Waker> {
         let mut cm = lock(&self.cm);
         let waiting = cm.waiting.entry(topic).or_default();
-        if !waiting.iter().any(|other| other.will_wake(waker)) {
-            waiting.push(waker.clone());
+        match waiting.iter_mut().find(|(number, _)| *number == future) {
+            Some((_, before)) if before.will_wake(waker) => None,
+            Some((_, before)) => Some(std::mem::replace(before, waker.clone())),
+            None => {
+                waiting.push((future, waker.clone()));
+                None
+            }
         }
     }
 
-    /// Nobody waits for news about `topic` any more. The caller drops the wakers once it holds no
-    /// lock: the last one of a task drops the task, and what is in it.
+    /// A future waits for news about `topic` no more. Its waker is to be dropped as in
+    /// [`Wakes::wait_for_cm`].
     #[must_use]
-    pub(crate) fn forget_cm(&self, topic: Topic) -> Vec<Waker> {
+    pub(crate) fn leave_cm(&self, topic: Topic, future: u64) -> Option<Waker> {
+        let mut cm = lock(&self.cm);
+        let waiting = cm.waiting.get_mut(&topic)?;
+        let at = waiting.iter().position(|(number, _)| *number == future)?;
+        let (_, waker) = waiting.swap_remove(at);
+        if waiting.is_empty() {
+            cm.waiting.remove(&topic);
+        }
+        Some(waker)
+    }
+
+    /// Nobody waits for news about `topic` any more. The wakers are to be dropped as in
+    /// [`Wakes::wait_for_cm`].
+    #[must_use]
+    pub(crate) fn forget_cm(&self, topic: Topic) -> Vec<(u64, Waker)> {
         lock(&self.cm).waiting.remove(&topic).unwrap_or_default()
     }
 

@@ -20,8 +20,9 @@ use remora::nic::wire::icrc::{Flow, Icrc};
 use remora::nic::wire::{ROCE_PORT, Transport};
 use remora::nic::{Access, Config, Nic, Path, Time, TransmitBatch};
 use remora::{
-    CompletionChannel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device,
-    DeviceOptions, OpenError, Peer, ProtectionDomain, QueuePair, QueuePairOptions,
+    CompletionChannel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams,
+    CreateQpError, Device, DeviceOptions, OpenError, Peer, ProtectionDomain, QueuePair,
+    QueuePairOptions, RegisterError,
 };
 use until::until;
 
@@ -178,6 +179,33 @@ fn a_stale_key_is_refused_and_named() {
     let done = a.cq.spin(PATIENCE).unwrap();
     assert_eq!((done.wr_id, done.status), (9, Status::RemoteAccess));
     assert!(refused() > before);
+}
+
+/// What one device has is not another's, though their numbers may be the same.
+#[test]
+fn objects_of_another_device_are_refused() {
+    let [one, other] = [(); 2].map(|()| Device::open().unwrap());
+    let [here, there] = [&one, &other].map(|device| device.alloc_pd().unwrap());
+    let queue = other.create_cq(16).unwrap();
+    let options = QueuePairOptions { send_cq: Some(&queue), ..QueuePairOptions::default() };
+    assert!(matches!(here.create_qp(&options), Err(CreateQpError::OtherDevice)));
+    let srq = there.create_srq(16, 1).unwrap();
+    let own = one.create_cq(16).unwrap();
+    let options =
+        QueuePairOptions { recv_cq: Some(&own), srq: Some(&srq), ..QueuePairOptions::default() };
+    assert!(matches!(here.create_qp(&options), Err(CreateQpError::OtherDevice)));
+    let path = std::env::temp_dir().join(format!("remora-of-one-{}", std::process::id()));
+    std::fs::write(&path, [1; 4096]).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let region = here.register_file(file, Access::REMOTE_READ).unwrap();
+    assert!(matches!(
+        region.register_in(&there, 0, Access::REMOTE_READ),
+        Err(RegisterError::OtherDevice)
+    ));
+    // The memory of the process is everybody's.
+    let memory = here.alloc(4096, Access::all()).unwrap();
+    assert!(memory.register_in(&there, 0, Access::all()).is_ok());
 }
 
 #[test]

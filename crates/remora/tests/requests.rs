@@ -436,6 +436,31 @@ fn a_waker_that_is_replaced_may_end_other_requests() {
     }
 }
 
+/// A future that is dropped leaves nothing of its task behind, whether news ever comes or not.
+#[test]
+fn a_dropped_future_that_waited_for_a_client_forgets_its_task() {
+    struct Task;
+    impl Wake for Task {
+        fn wake(self: Arc<Task>) {}
+    }
+    let device = Device::open().unwrap();
+    let listener = device.listen(7000).unwrap();
+    let task = Arc::new(Task);
+    let waker = Waker::from(task.clone());
+    // Two of one task wait; the one that is left is still woken.
+    let mut kept = Box::pin(listener.accept());
+    assert!(kept.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let before = Arc::strong_count(&task);
+    for _ in 0..100 {
+        let mut waits = Box::pin(listener.accept());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert_eq!(Arc::strong_count(&task), before + 1);
+    }
+    assert_eq!(Arc::strong_count(&task), before);
+    drop(kept);
+    assert_eq!(Arc::strong_count(&task), before - 1);
+}
+
 #[test]
 fn reset_ends_what_is_in_flight() {
     let (_a, b) = pair();

@@ -122,6 +122,19 @@ pub(super) async fn news(live: &Live, topic: Topic) -> CmEvent {
     news_of(live, topic, |driver| driver.news().cm_inbox.take(topic)).await
 }
 
+/// A future that waits for news about a topic, until it is dropped.
+struct Waits<'a> {
+    live: &'a Live,
+    topic: Topic,
+    future: u64,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        drop(self.live.wakes.leave_cm(self.topic, self.future));
+    }
+}
+
 /// Waits until `look` finds what the caller waits for, and looks at each event about `topic` (see
 /// [`crate::wakes`]).
 pub(super) async fn news_of<T>(
@@ -129,6 +142,7 @@ pub(super) async fn news_of<T>(
     topic: Topic,
     mut look: impl FnMut(&mut Driver) -> Option<T>,
 ) -> T {
+    let waits = Waits { live, topic, future: live.wakes.new_future() };
     poll_fn(|context| {
         let _here = live.wakes.here();
         let mut driver = live.lock();
@@ -138,8 +152,9 @@ pub(super) async fn news_of<T>(
             return Poll::Ready(found);
         }
         // Before the lock is released: news comes up under it, so none is missed.
-        live.wakes.wait_for_cm(topic, context.waker());
+        let before = live.wakes.wait_for_cm(topic, waits.future, context.waker());
         drop(driver);
+        drop(before);
         live.background.take_over();
         Poll::Pending
     })

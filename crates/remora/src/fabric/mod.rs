@@ -324,6 +324,12 @@ impl Fabric {
         }
     }
 
+    /// Takes the news of packets that were sent, as a call that sends does where it fails.
+    #[cold]
+    pub(crate) fn hear_refusals(&mut self) {
+        self.udp.take_refusals(&mut self.refusals);
+    }
+
     /// Have calls that send learnt of refusals?
     #[inline]
     pub(crate) fn has_refusals(&self) -> bool {

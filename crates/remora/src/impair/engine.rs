@@ -67,9 +67,7 @@ impl Impairer {
         let line = |(at, rule): (u64, &Rule)| Line {
             rule: *rule,
             // Each line has its own draws, so that the packets of one do not change another's fate.
-            draws: Draws {
-                state: seed ^ (2 * at + self.direction as u64).wrapping_mul(Draws::STEP),
-            },
+            draws: Draws::new(seed, 2 * at + self.direction as u64),
             free_at: Time::ZERO,
             last_due: Time::ZERO,
             is_held: false,
@@ -158,19 +156,28 @@ struct Draws {
 impl Draws {
     const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
+    /// The draws of one of a seed's lines. They begin at a place that is mixed: states some steps
+    /// apart give the same numbers, only later.
+    fn new(seed: u64, line: u64) -> Draws {
+        Draws { state: mix(mix(seed).wrapping_add(line)) }
+    }
+
     /// A number of 32 bits.
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(Draws::STEP);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) >> 32
+        mix(self.state) >> 32
     }
 
     /// Does this packet belong to the share? No number is drawn for a share of none.
     fn falls_into(&mut self, share: Share) -> bool {
         share != Share::NONE && share.has(self.next())
     }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -199,6 +206,29 @@ mod tests {
         assert_eq!(some, lost("loss=2.5%,seed=7", 10_000));
         assert_ne!(some, lost("loss=2.5%,seed=8", 10_000));
         assert!(!impairer("off").is_on());
+    }
+
+    /// Whatever the seed, what becomes of packets one way says nothing of those the other way.
+    #[test]
+    fn the_two_directions_have_draws_of_their_own() {
+        const PACKETS: u64 = 4000;
+        for seed in 0..100 {
+            let wanted: Impairments = "loss=20%".parse().unwrap();
+            let [inwards, outwards] = [Direction::In, Direction::Out].map(|direction| {
+                let mut impairer = Impairer::new(direction, &wanted, seed);
+                let lost = |n| impairer.judge(Time(n), PEER, 100) == Fate::Lost;
+                (0..PACKETS).map(lost).collect::<Vec<_>>()
+            });
+            for shift in 0..4 {
+                for (one, other) in [(&inwards, &outwards), (&outwards, &inwards)] {
+                    let both =
+                        one[shift..].iter().zip(other).filter(|(one, other)| **one && **other);
+                    // 160 by chance, and 800 where they are the same.
+                    let count = both.count();
+                    assert!((80..260).contains(&count), "seed {seed}, {shift} apart: {count}");
+                }
+            }
+        }
     }
 
     #[test]

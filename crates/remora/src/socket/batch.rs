@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use remora_nic::Datagram;
 
@@ -35,9 +36,9 @@ pub struct RecvBatch {
 /// What went wrong, or was lost, on the way in. All count from the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecvCounters {
-    /// Datagrams that the kernel dropped because the socket's buffer was full. The kernel tells the
-    /// count, modulo 2^32, beside the next datagram that arrives.
-    pub overflowed: u32,
+    /// Datagrams that the kernel dropped because a socket's buffer was full. The kernel tells each
+    /// socket's count beside the next datagram that arrives there.
+    pub overflowed: u64,
     /// Pieces dropped because they were longer than a slot.
     pub truncated: u64,
     /// Errors of earlier sends that the kernel reported here (a peer's port is closed, say).
@@ -127,15 +128,21 @@ impl RecvBatch {
         std::mem::take(&mut self.refusals)
     }
 
-    /// Forgets the old datagrams and fetches new ones, sent to `dst`.
+    /// Forgets the old datagrams and fetches new ones, sent to `dst`. `told` is what the kernel has
+    /// last told of the socket's dropped datagrams.
     #[inline(always)]
-    pub(super) fn fill(&mut self, fd: BorrowedFd, dst: IpAddr) -> io::Result<usize> {
+    pub(super) fn fill(
+        &mut self,
+        fd: BorrowedFd,
+        dst: IpAddr,
+        told: &AtomicU32,
+    ) -> io::Result<usize> {
         self.used = 0;
         self.dst = dst;
         let filled = self.fetch(fd)?;
         for i in 0..filled {
             let slot = &self.slots[i];
-            self.heads[i] = head(slot, slot.control.parse(), &mut self.counters);
+            self.heads[i] = head(slot, slot.control.parse(), told, &mut self.counters);
         }
         self.used = filled;
         Ok(self.len())
@@ -188,9 +195,10 @@ impl RecvBatch {
     }
 }
 
-fn head(slot: &Slot, received: Received, counters: &mut RecvCounters) -> Head {
+fn head(slot: &Slot, received: Received, told: &AtomicU32, counters: &mut RecvCounters) -> Head {
+    // (Modulo 2^32.)
     if let Some(overflow) = received.overflow {
-        counters.overflowed = overflow;
+        counters.overflowed += u64::from(overflow.wrapping_sub(told.swap(overflow, Relaxed)));
     }
     if slot.truncated {
         counters.truncated += 1;

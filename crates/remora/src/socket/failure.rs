@@ -35,13 +35,15 @@ impl SendFailure {
     }
 }
 
-/// Did this error arrive by ICMP, and not come from the call itself?
+/// Did this error arrive by ICMP, and not come from the call itself? (These are all that the kernel
+/// makes of ICMP's types and codes, in both families.)
 pub(super) fn is_icmp_error(error: &io::Error) -> bool {
     let icmp = [
         libc::ECONNREFUSED,
         libc::EHOSTUNREACH,
         libc::ENETUNREACH,
         libc::EHOSTDOWN,
+        libc::ENONET,
         libc::EPROTO,
         libc::EMSGSIZE,
         libc::EOPNOTSUPP,

@@ -26,6 +26,7 @@ mod usual;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicU32;
 
 use libc::c_int;
 use remora_nic::wire::ROCE_PORT;
@@ -84,6 +85,8 @@ pub struct Socket {
     segment: Usual,
     hop_limit: Usual,
     diagnosis: Diagnosis,
+    /// What the kernel has last told of datagrams that it dropped here.
+    overflow_told: AtomicU32,
 }
 
 impl Socket {
@@ -149,6 +152,7 @@ impl Socket {
             segment,
             hop_limit,
             diagnosis,
+            overflow_told: AtomicU32::new(0),
         })
     }
 
@@ -173,6 +177,7 @@ impl Socket {
             segment: Usual::segment(),
             hop_limit: Usual::hop_limit(group.is_ipv6()),
             diagnosis: Diagnosis::default(),
+            overflow_told: AtomicU32::new(0),
             ..*self
         })
     }
@@ -255,7 +260,7 @@ impl Socket {
     /// The socket itself is unusable.
     #[inline(always)]
     pub fn recv(&self, batch: &mut RecvBatch) -> io::Result<usize> {
-        batch.fill(self.as_fd(), self.addr)
+        batch.fill(self.as_fd(), self.addr, &self.overflow_told)
     }
 
     /// Sends `bytes` as datagrams of `segment` bytes, the last of which may be shorter; at most

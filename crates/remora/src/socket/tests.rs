@@ -117,6 +117,13 @@ fn datagrams_that_find_the_buffer_full_are_counted() {
     socket.send(to(&socket, 0), 1000, &[0; 1000]).unwrap();
     assert_eq!(socket.recv(&mut batch).unwrap(), 1);
     assert_eq!(batch.counters().overflowed as usize, 100 - arrived);
+    // Another socket's count is its own.
+    let mut other = Socket::bind_loopback(config).unwrap();
+    for socket in [&mut other, &mut socket] {
+        socket.send(to(socket, 0), 1000, &[0; 1000]).unwrap();
+        assert_eq!(socket.recv(&mut batch).unwrap(), 1);
+        assert_eq!(batch.counters().overflowed as usize, 100 - arrived);
+    }
 }
 
 #[test]

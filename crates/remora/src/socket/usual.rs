@@ -98,8 +98,10 @@ impl Usual {
     }
 }
 
+/// Is this the route's refusal of the option? (`EMSGSIZE` is not: a single datagram that is too
+/// long is so without the option, and news of an earlier one is to be heard.)
 fn is_refusal(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE))
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO))
 }
 
 #[cfg(test)]
@@ -152,6 +154,17 @@ mod tests {
         let mut usual = Usual::segment();
         let sends: Vec<_> = (0..100).map(|i| (40 + i % 2, 60)).collect();
         assert!(notes(&mut usual, &sends).iter().all(Option::is_some));
+    }
+
+    /// News that an earlier datagram was too long is no refusal, and is not swallowed.
+    #[test]
+    fn what_a_path_does_not_take_is_heard() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut usual = Usual::segment();
+        usual.set(socket.as_fd(), 100).unwrap();
+        let call = |_| Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        let error = usual.send(socket.as_fd(), (40, 40), call).unwrap_err();
+        assert_eq!((error.raw_os_error(), usual.now), (Some(libc::EMSGSIZE), 100));
     }
 
     #[test]

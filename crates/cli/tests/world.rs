@@ -451,10 +451,9 @@ fn calculations_are_no_lines_of_an_export() {
     fs::write(at("w.toml"), text).unwrap();
     let output = world(&["export", &at("w.toml"), "--fct", &at("fct.txt")]);
     assert!(output.status.success(), "{}", told(&output));
-    // The only message, behind the calculation, alone in the network but for a nanosecond: cards
-    // see whole ones.
+    // The only message, behind the calculation and alone in the network.
     let lines = fs::read_to_string(at("fct.txt")).unwrap();
-    assert_eq!(lines, "0b000001 0b000101 10000 100 1000 500 4190 4189\n");
+    assert_eq!(lines, "0b000001 0b000101 10000 100 1000 500 4190 4190\n");
 }
 
 /// The rows that [`ANALYSIS`] prints.

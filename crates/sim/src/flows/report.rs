@@ -215,18 +215,24 @@ impl Report {
         self
     }
 
-    /// Finds how long each flow would take alone.
-    pub(super) fn with_ideals(mut self, cluster: &Cluster, atlas: &Atlas) -> Report {
+    /// Finds how long each flow would take alone. `awaited` says for which others wait at their
+    /// targets.
+    pub(super) fn with_ideals(
+        mut self,
+        cluster: &Cluster,
+        atlas: &Atlas,
+        awaited: &[bool],
+    ) -> Report {
         let headers = |kind| Headers::of(cluster.transport.how, kind);
         if let Ok(net) = cluster.build_part(atlas) {
             let mut ways = Ways::of(net);
-            let all = self.lengths.iter().zip(&self.verbs);
-            for (flow, ((src, dst, bytes), verb)) in self.flows.iter_mut().zip(all) {
+            let all = self.lengths.iter().zip(&self.verbs).zip(awaited);
+            for (flow, (((src, dst, bytes), verb), awaited)) in self.flows.iter_mut().zip(all) {
                 let mtu = cluster.mtu.bytes().into();
                 flow.alone = match (*bytes, *verb) {
                     (0, _) => 0,
                     (bytes, Verb::Write) => {
-                        let headers = headers(Kind::Write);
+                        let headers = headers(if *awaited { Kind::Awaited } else { Kind::Write });
                         let there = carried(ways.between(*src, *dst), bytes, mtu, headers);
                         there + acknowledged(ways.between(*dst, *src), headers)
                     }
@@ -311,6 +317,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Write,
+    /// A WRITE with an immediate, by which its target hears of it.
+    Awaited,
     /// The call of a kernel.
     Call,
     /// A kernel's answer: a WRITE with an immediate.
@@ -346,7 +354,7 @@ impl Headers {
                 return Headers { first: each, next: each, last: 0, only: 0, acknowledge };
             }
         };
-        let last = if kind == Kind::Answer { IMM } else { 0 };
+        let last = if matches!(kind, Kind::Awaited | Kind::Answer) { IMM } else { 0 };
         if dialect.contains(Dialect::LOSSY) {
             // Each packet says where it belongs, and each of a WRITE to which bytes of it.
             let (first, acknowledge) = (BASE + LETH + RETH, BASE + AETH + SACK);

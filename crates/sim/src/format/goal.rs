@@ -192,7 +192,11 @@ impl Schedule {
             };
             let bytes = number(line, len.ok_or_else(wrong)?)?;
             match *rest {
-                ["to", to, ref rest @ ..] if kind == "send" && bytes <= Flow::LONGEST => {
+                ["to", ..] if kind == "send" && bytes > Flow::LONGEST => {
+                    let what = format!("a send of {bytes} bytes: the longest is {}", Flow::LONGEST);
+                    Err(FormatError::new(line, what))
+                }
+                ["to", to, ref rest @ ..] if kind == "send" => {
                     let what = What::Send { to: peer(to)?, bytes, tag: 0 };
                     options(line, what, rest)
                 }
@@ -524,6 +528,8 @@ mod tests {
             wrong("l2 requires l1", "l2 requires l1\nl1 requires l2").contains("waits for itself")
         );
         assert!(wrong("calc 5000", "calc x").starts_with("line 5: "));
+        let long = wrong("send 1000b to 1", "send 3000000000b to 1");
+        assert_eq!(long, "line 4: a send of 3000000000 bytes: the longest is 2147483648");
         assert!(wrong("tag 0\n}\n", "tag 0\n").contains("the file ends"));
     }
 

@@ -70,6 +70,16 @@ struct Schedule {
 /// # Errors
 /// If it is none, has more ranks than there are hosts, or sends and receives that do not match.
 pub fn read(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
+    parse(text, hosts)?.flows()
+}
+
+/// Does a schedule send messages without bytes? A flow has one at least, and so have these.
+pub fn has_empty(text: &str) -> bool {
+    let is_empty = |op: &Op| matches!(op.what, What::Send { bytes: 0, .. });
+    parse(text, u32::MAX).is_ok_and(|schedule| schedule.ops.iter().any(is_empty))
+}
+
+fn parse(text: &str, hosts: u32) -> Result<Schedule, FormatError> {
     let mut schedule = Schedule::default();
     let mut last = 1;
     for (line, text) in (1..).zip(text.lines()) {
@@ -90,7 +100,7 @@ pub fn read(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
     if schedule.rank.is_some() || schedule.in_comment {
         return Err(FormatError::new(last, "the file ends within a rank or a comment"));
     }
-    schedule.flows()
+    Ok(schedule)
 }
 
 /// A line's statements: braces end them, too.
@@ -403,6 +413,13 @@ mod tests {
             let error = read(&format!("num_ranks 2\n{wrong}\n"), 2).unwrap_err();
             assert_eq!(error.line, line, "{wrong}: {error}");
         }
+    }
+
+    #[test]
+    fn messages_without_bytes_have_one() {
+        let text = "num_ranks 2\nrank 0 {\nsend 0b to 1\n}\nrank 1 {\nrecv 0b from 0\n}\n";
+        assert_eq!(read(text, 2), Ok(vec![Flow::new(0, 1, 1, 0)]));
+        assert!(has_empty(text) && !has_empty(TREE));
     }
 
     #[test]

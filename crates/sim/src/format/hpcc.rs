@@ -215,7 +215,8 @@ impl HpccFlows {
     }
 }
 
-/// Writes an `fct.txt`: the messages that have ended, in the order in which they did.
+/// Writes an `fct.txt`: the messages that have ended, in the order in which they did. What is
+/// fetched goes the way of its bytes.
 pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> String {
     let mut numbers = vec![0; of.topology.hosts as usize];
     for (number, node) in (0u32..).zip(&of.nodes) {
@@ -232,7 +233,7 @@ pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> Strin
     let mut lines = Vec::new();
     let all = report.flows.iter().zip(&flows.flows).zip(&flows.ports);
     for ((done, flow), dport) in all.filter(|((_, flow), _)| !flow.is_wait()) {
-        let next = ports.entry((flow.src, flow.dst)).or_insert(10_000);
+        let next = ports.entry(flow.way()).or_insert(10_000);
         let sport = *next;
         *next = next.wrapping_add(1);
         if let (Some(ended), Some(time)) = (done.ended, done.time()) {
@@ -242,7 +243,8 @@ pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> Strin
     lines.sort_by_key(|(ended, ..)| *ended);
     let mut text = String::new();
     for (ended, flow, sport, dport, time, alone) in lines {
-        let (src, dst) = (address(flow.src), address(flow.dst));
+        let (from, to) = flow.way();
+        let (src, dst) = (address(from), address(to));
         let (start, time, alone) = ((ended - time) / NS, time / NS, alone / NS);
         let bytes = flow.bytes;
         // A String takes whatever is written.
@@ -321,6 +323,18 @@ mod tests {
         let text = write_fct(&report, &flows, &of);
         let ports: Vec<&str> = text.lines().filter_map(|l| l.split(' ').nth(2)).collect();
         assert_eq!(ports, ["10000", "10000", "10001"]);
+    }
+
+    /// As in a list of flows that is written, from the host that has the bytes.
+    #[test]
+    fn what_is_fetched_goes_the_way_of_its_bytes() {
+        let of = read_topology(TOPOLOGY).unwrap();
+        let flows = HpccFlows::of(vec![Flow::new(1, 0, 1000, 0), Flow::fetch(0, 1, 3000, 0)]);
+        let report = Cluster::new(of.topology.clone()).run(&flows.flows).unwrap();
+        let text = write_fct(&report, &flows, &of);
+        let words: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+        assert_eq!(words[0][..5], ["0b000101", "0b000001", "10000", "100", "1000"]);
+        assert_eq!(words[1][..5], ["0b000101", "0b000001", "10001", "100", "3000"]);
     }
 
     #[test]

@@ -7,9 +7,9 @@
 //!
 //! A send is a flow; it ends when it is acknowledged. A receive ends when the send that it matches
 //! has arrived: in order by source and tag. `-1` matches any; which one is settled before the run,
-//! among those that do not wait for the receive. Calculations of one processor of a rank take turns,
-//! in the order in which they are ready. What LogGOPS adds for the processor to send and receive
-//! (`o`, `g`) is left out: cards do that work here.
+//! among those that do not wait for the receive. Calculations of one processor of a rank take
+//! turns, in the order in which they are ready. What LogGOPS adds for the processor to send and
+//! receive (`o`, `g`) is left out: cards do that work here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -561,8 +561,13 @@ mod tests {
                 text += &format!("rank {rank} {{\n");
                 for (i, (of, kind, peer, a, b)) in ops.iter().enumerate() {
                     if *of == rank {
-                        let op = [format!("send 9b to {peer}"), format!("recv 9b from {peer}"),
-                            format!("calc {a}"), "recv 9b from -1".to_owned()][*kind as usize].clone();
+                        let ops = [
+                            format!("send 9b to {peer}"),
+                            format!("recv 9b from {peer}"),
+                            format!("calc {a}"),
+                            "recv 9b from -1".to_owned(),
+                        ];
+                        let op = &ops[*kind as usize];
                         text += &format!("l{i}: {op}\nl{i} requires l{b}\n");
                     }
                 }

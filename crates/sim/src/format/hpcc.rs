@@ -4,8 +4,8 @@
 //! - A topology is the number of nodes, of switches and of links; the switches' numbers; and for
 //!   each link its ends, rate (`100Gbps`), delay (`1000ns`, `0.001ms`) and loss.
 //! - A list of flows is its length, and for each flow a line of its source, target, priority group,
-//!   target port, bytes, and start in seconds. The group is the flow's class. ConWeave's lists leave
-//!   the port out.
+//!   target port, bytes, and start in seconds. The group is the flow's class. ConWeave's lists
+//!   leave the port out.
 //! - A completion is a line of eight columns: the addresses in hexadecimal, the ports, bytes,
 //!   start, completion time, and completion time alone, in nanoseconds.
 
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(read_flows("# one\n1\n0 1 3 100 9 0\n", &read).unwrap().flows.len(), 1);
     }
 
-    /// ConWeave's flows have no port, and a start in whole seconds is a number of bytes by its look.
+    /// ConWeave's flows have no port, and a start in whole seconds looks like a number of bytes.
     #[test]
     fn a_flow_is_a_line_with_a_port_or_without() {
         let of = read_topology(TOPOLOGY).unwrap();

@@ -21,8 +21,8 @@ impl FormatError {
     }
 }
 
-/// The words of a file in which line ends have no meaning but that which [`Words::left`] gives them.
-/// A line that begins with `#` is none of its text.
+/// The words of a file in which line ends have no meaning but that which [`Words::left`] gives
+/// them. A line that begins with `#` is none of its text.
 #[derive(Clone, Debug)]
 pub(super) struct Words<'a> {
     lines: core::iter::Enumerate<core::str::Lines<'a>>,

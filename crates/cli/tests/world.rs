@@ -248,6 +248,19 @@ fn each_workload_has_its_figures() {
         (&1.into(), &one["whole_us"], &one["mean_us"])
     );
     assert!(page.contains("By workload") && page.contains("<td>1. ring-all-reduce"));
+    // A schedule begins with its first calculation.
+    let goal = "num_ranks 2\nrank 0 {\na: calc 1000000\nb: send 8b to 1\nb requires a\n}\n\
+        rank 1 {\nrecv 8b from 0\n}\n";
+    fs::write(folder.path("trace.goal"), goal).unwrap();
+    let text = "[topology]\nshape = \"star\"\nhosts = 2\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+        [[workload]]\nkind = \"goal\"\nfile = \"trace.goal\"\n";
+    fs::write(&file, text).unwrap();
+    let (figures, _) = run(file.to_str().unwrap(), &[]);
+    let schedule = &figures["workloads"][0];
+    assert_eq!(schedule["whole_us"], figures["end_us"]);
+    let (whole, mean) = (&schedule["whole_us"], &schedule["mean_us"]);
+    let before = whole.as_f64().unwrap() - mean.as_f64().unwrap();
+    assert!((before - 1000.0).abs() < 1e-6, "{schedule}");
 }
 
 /// Worlds whose flows fail are told from those that cannot be run, and from those that end early.
@@ -438,10 +451,9 @@ fn calculations_are_no_lines_of_an_export() {
     fs::write(at("w.toml"), text).unwrap();
     let output = world(&["export", &at("w.toml"), "--fct", &at("fct.txt")]);
     assert!(output.status.success(), "{}", told(&output));
-    // The only message, behind the calculation, alone in the network but for a nanosecond: cards
-    // see whole ones.
+    // The only message, behind the calculation and alone in the network.
     let lines = fs::read_to_string(at("fct.txt")).unwrap();
-    assert_eq!(lines, "0b000001 0b000101 10000 100 1000 500 4190 4189\n");
+    assert_eq!(lines, "0b000001 0b000101 10000 100 1000 500 4190 4190\n");
 }
 
 /// The rows that [`ANALYSIS`] prints.

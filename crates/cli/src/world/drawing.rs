@@ -162,12 +162,19 @@ fn places(topology: &Topology) -> BTreeMap<Node, (f64, f64)> {
 /// By cable: the share of the time in which the busier of its directions was in use.
 fn busy(experiment: &Experiment, record: &Record, lasted: Ps) -> Vec<f64> {
     let topology = &experiment.cluster.topology;
-    let share = |(cable, links): (&Cable, [u32; 2])| {
+    let share_of = |(cable, links): (&Cable, [u32; 2])| {
         let bytes = links.map(|link| record.links[link as usize].usage.bytes);
-        let time = cable.rate.time(bytes[0].max(bytes[1]));
-        (time as f64 / lasted as f64).min(1.0)
+        share(cable.rate, bytes[0].max(bytes[1]), lasted)
     };
-    topology.cables.iter().zip(topology.links_of_cables()).map(share).collect()
+    topology.cables.iter().zip(topology.links_of_cables()).map(share_of).collect()
+}
+
+/// The share of a time that so many bytes take. Those of a whole run may be more than
+/// [`LineRate::time`] can count.
+fn share(rate: LineRate, bytes: u64, lasted: Ps) -> f64 {
+    const PS: f64 = 1e12;
+    let time = rate.bits().map_or(0.0, |bits| bytes as f64 * 8.0 * PS / bits as f64);
+    (time / lasted as f64).min(1.0)
 }
 
 /// From grey by blue to red.
@@ -202,6 +209,16 @@ fn legend() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bytes_of_hours_have_a_share() {
+        const HOUR: Ps = 3_600_000_000_000_000;
+        let slow = LineRate::bits_per_second(1_000_000).unwrap();
+        let busy = share(slow, 3_000_000_000, 8 * HOUR);
+        assert!((busy - 24_000.0 / 28_800.0).abs() < 1e-9, "{busy}");
+        assert!(share(slow, 3_000_000_000, HOUR) >= 1.0);
+        assert!(share(LineRate::gigabits(100), 0, 1) <= 0.0);
+    }
 
     /// Names of neighbours do not touch, and a row has some, however long it is.
     #[test]

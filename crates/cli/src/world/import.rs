@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use remora_sim::format::htsim;
+use remora_sim::format::{goal, htsim};
 
 use super::load::{self, Chosen};
 use crate::output;
@@ -72,13 +72,19 @@ impl Import {
         Ok(())
     }
 
-    /// Says what the files have that the world does not take from them.
+    /// Says what the files have that the world does not take from them as it is.
     fn tell_left_out(&self) -> Result<()> {
-        let files = if self.format == Format::Htsim { &self.files[..] } else { &[] };
-        for file in files {
-            let left = htsim::left_out(&load::read(file)?).join(", ");
+        for file in self.files.iter().filter(|_| self.format != Format::Hpcc) {
+            let text = load::read(file)?;
+            let file = file.display();
+            if self.format == Format::Goal {
+                if goal::has_empty(&text) {
+                    eprintln!("{file}: messages of 0 bytes have 1 in the world");
+                }
+                continue;
+            }
+            let left = htsim::left_out(&text).join(", ");
             if !left.is_empty() {
-                let file = file.display();
                 eprintln!(
                     "{file}: left out: {left}; [switch] and `class` are for the world to say"
                 );

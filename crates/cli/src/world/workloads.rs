@@ -1,7 +1,7 @@
 //! What each workload of a world has come to.
 
 use remora_sim::experiment::{Experiment, Workload};
-use remora_sim::flows::Report;
+use remora_sim::flows::{Flow, Report};
 use remora_sim::net::Ps;
 use remora_sim::net::time::US;
 use remora_sim::percentile;
@@ -17,7 +17,8 @@ pub(super) struct Part {
     pub(super) mean_us: Option<f64>,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// From its first flow to its last end, if all have ended: that of the whole collective.
+    /// From its first flow, or the calculation before it, to its last end, if all have ended: that
+    /// of the whole collective.
     pub(super) whole_us: Option<f64>,
     /// What has arrived of it, by that time, or, where not all has ended, until the run stopped.
     pub(super) gigabits: f64,
@@ -31,16 +32,17 @@ pub(super) fn parts(experiment: &Experiment, report: &Report) -> Vec<Part> {
 fn part(experiment: &Experiment, report: &Report, workload: &Workload) -> Part {
     let own = workload.flows.clone();
     let all = &report.flows[own.clone()];
-    let is_message = experiment.flows.flows[own].iter().map(|flow| !flow.is_wait());
+    let flows = &experiment.flows.flows[own];
+    let is_message = flows.iter().map(|flow| !flow.is_wait());
     let messages =
         || all.iter().zip(is_message.clone()).filter(|(_, is)| *is).map(|(flow, _)| flow);
     let mut times: Vec<Ps> = messages().filter_map(|flow| flow.time()).collect();
     times.sort_unstable();
-    let first = all.iter().filter_map(|flow| flow.began).min();
+    let first = Flow::first(flows);
     let ends = all.iter().map(|flow| flow.ended).collect::<Option<Vec<Ps>>>();
     let last = ends.and_then(|ends| ends.into_iter().max());
     let us = |ps: Ps| ps as f64 / US as f64;
-    let span = |end: Ps| first.map_or(0, |first| end.saturating_sub(first));
+    let span = |end: Ps| end.saturating_sub(first);
     let arrived: u64 =
         messages().filter(|flow| flow.began.is_some()).map(|flow| flow.arrived).sum();
     let sum: f64 = times.iter().map(|time| us(*time)).sum();

@@ -256,8 +256,9 @@ impl Flow {
         classes
     }
 
-    /// When the first of some flows begins, in picoseconds from the start of the run.
-    pub(super) fn first(flows: &[Flow]) -> Ps {
+    /// When the first of some flows begins, or what its source has to do before it ([`Work`]), in
+    /// picoseconds from the start of the run.
+    pub fn first(flows: &[Flow]) -> Ps {
         let free = flows.iter().filter(|flow| flow.after.is_empty());
         free.map(|flow| flow.start).min().unwrap_or(0)
     }

@@ -215,17 +215,24 @@ impl Report {
         self
     }
 
-    /// Finds how long each flow would take alone.
-    pub(super) fn with_ideals(mut self, cluster: &Cluster, atlas: &Atlas) -> Report {
-        let headers = Headers::of(cluster.transport.how);
+    /// Finds how long each flow would take alone. `awaited` says for which others wait at their
+    /// targets.
+    pub(super) fn with_ideals(
+        mut self,
+        cluster: &Cluster,
+        atlas: &Atlas,
+        awaited: &[bool],
+    ) -> Report {
+        let headers = |kind| Headers::of(cluster.transport.how, kind);
         if let Ok(net) = cluster.build_part(atlas) {
             let mut ways = Ways::of(net);
-            let all = self.lengths.iter().zip(&self.verbs);
-            for (flow, ((src, dst, bytes), verb)) in self.flows.iter_mut().zip(all) {
+            let all = self.lengths.iter().zip(&self.verbs).zip(awaited);
+            for (flow, (((src, dst, bytes), verb), awaited)) in self.flows.iter_mut().zip(all) {
                 let mtu = cluster.mtu.bytes().into();
                 flow.alone = match (*bytes, *verb) {
                     (0, _) => 0,
                     (bytes, Verb::Write) => {
+                        let headers = headers(if *awaited { Kind::Awaited } else { Kind::Write });
                         let there = carried(ways.between(*src, *dst), bytes, mtu, headers);
                         there + acknowledged(ways.between(*dst, *src), headers)
                     }
@@ -234,8 +241,8 @@ impl Report {
                             Verb::Get => (gets::CALL as u64, bytes),
                             verb => stores::lengths(verb, bytes),
                         };
-                        carried(ways.between(*src, *dst), call, mtu, headers)
-                            + carried(ways.between(*dst, *src), answer, mtu, headers)
+                        carried(ways.between(*src, *dst), call, mtu, headers(Kind::Call))
+                            + carried(ways.between(*dst, *src), answer, mtu, headers(Kind::Answer))
                     }
                 };
             }
@@ -306,42 +313,64 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if n == 0 { 0.0 } else { sum / f64::from(n) }
 }
 
-/// Bytes of headers and checksum: of the first packet of a WRITE, of the others, of an acknowledge.
+/// What a message is, for its headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Write,
+    /// A WRITE with an immediate, by which its target hears of it.
+    Awaited,
+    /// The call of a kernel.
+    Call,
+    /// A kernel's answer: a WRITE with an immediate.
+    Answer,
+}
+
+/// Bytes of headers and checksum of a message's packets, and of an acknowledge.
 #[derive(Clone, Copy)]
 struct Headers {
     first: u64,
     next: u64,
+    /// What the last packet has besides.
+    last: u64,
+    /// What a message's only packet has besides that.
+    only: u64,
     acknowledge: u64,
 }
 
 impl Headers {
-    fn of(how: How) -> Headers {
-        /// BTH and ICRC; RETH; AETH; LETH; what the lossy dialect acknowledges besides.
+    fn of(how: How, kind: Kind) -> Headers {
+        /// BTH and ICRC; RETH; AETH; immediate; LETH; what the lossy dialect acknowledges besides.
         const BASE: u64 = 12 + 4;
         const RETH: u64 = 16;
         const AETH: u64 = 4;
+        const IMM: u64 = 4;
         const LETH: u64 = 12;
         const SACK: u64 = 20;
         let dialect = match how {
             How::Card { dialect, .. } => dialect,
             How::Published(published) => {
                 let each = published.recovery().headers();
-                return Headers { first: each, next: each, acknowledge: ACKNOWLEDGE };
+                let acknowledge = ACKNOWLEDGE;
+                return Headers { first: each, next: each, last: 0, only: 0, acknowledge };
             }
         };
+        let last = if matches!(kind, Kind::Awaited | Kind::Answer) { IMM } else { 0 };
         if dialect.contains(Dialect::LOSSY) {
-            // Each packet says where it belongs.
-            let each = BASE + LETH + RETH;
-            return Headers { first: each, next: each, acknowledge: BASE + AETH + SACK };
+            // Each packet says where it belongs, and each of a WRITE to which bytes of it.
+            let (first, acknowledge) = (BASE + LETH + RETH, BASE + AETH + SACK);
+            let next = if kind == Kind::Call { BASE + LETH } else { first };
+            return Headers { first, next, last, only: 0, acknowledge };
         }
-        Headers { first: BASE + RETH, next: BASE, acknowledge: BASE + AETH }
+        // An answer of one packet acknowledges the call.
+        let only = if kind == Kind::Answer { AETH } else { 0 };
+        Headers { first: BASE + RETH, next: BASE, last, only, acknowledge: BASE + AETH }
     }
 }
 
 /// The bytes that a message takes of links, with headers and acknowledges: of models one for each
 /// packet, of cards one at least.
 pub(crate) fn on_wire(how: How, mtu: u64, bytes: u64) -> u64 {
-    let (headers, packets) = (Headers::of(how), bytes.div_ceil(mtu).max(1));
+    let (headers, packets) = (Headers::of(how, Kind::Write), bytes.div_ceil(mtu).max(1));
     let acknowledges = if matches!(how, How::Published(_)) { packets } else { 1 };
     let there = headers.first + (packets - 1) * headers.next + packets * OUTER_BYTES;
     bytes + there + acknowledges * (headers.acknowledge + OUTER_BYTES)
@@ -354,7 +383,7 @@ fn acknowledged(ways: &[Way], headers: Headers) -> Ps {
     ways.iter().map(time).min().unwrap_or(0)
 }
 
-/// How long a WRITE takes to its target in an idle network, by the fastest of these ways.
+/// How long a message takes to its target in an idle network, by the fastest of these ways.
 fn carried(ways: &[Way], bytes: u64, mtu: u64, headers: Headers) -> Ps {
     ways.iter().map(|way| carried_by(way, bytes, mtu, headers)).min().unwrap_or(0)
 }
@@ -383,8 +412,12 @@ fn carried_by(way: &[(LineRate, Ps)], bytes: u64, mtu: u64, headers: Headers) ->
     let simulated = packets.min(64);
     let slowest = way.iter().map(|(rate, _)| rate.time(len(mtu, headers.next))).max().unwrap_or(0);
     for i in 0..simulated {
-        let payload = if i + 1 == simulated { bytes - (packets - 1) * mtu } else { mtu };
-        last = send(len(payload, if i == 0 { headers.first } else { headers.next }));
+        let (begins, ends) = (i == 0, i + 1 == simulated);
+        let payload = if ends { bytes - (packets - 1) * mtu } else { mtu };
+        let header = if begins { headers.first } else { headers.next }
+            + if ends { headers.last } else { 0 }
+            + if begins && ends { headers.only } else { 0 };
+        last = send(len(payload, header));
     }
     last + (packets - simulated) * slowest
 }

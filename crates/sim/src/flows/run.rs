@@ -85,7 +85,8 @@ impl Cluster {
             return Err(error);
         }
         let deadlock = locked(&shared.deadlock).take();
-        report.stop(self.until, deadlock).with_ideals(self, &shared.atlas).whole()
+        let report = report.stop(self.until, deadlock);
+        report.with_ideals(self, &shared.atlas, &shared.awaited).whole()
     }
 }
 

@@ -81,7 +81,8 @@ fn a_message_takes_what_arithmetic_says() {
     assert_whole(&report, &flows);
 }
 
-/// Messages of any length over links of different rates take what [`report`] computes for them.
+/// Messages of any length over links of different rates take what [`report`] computes for them,
+/// to the picosecond, whether or not another flow waits for them.
 #[test]
 fn every_message_alone_has_a_slowdown_of_one() {
     let host_rate = LineRate::gigabits(100);
@@ -96,11 +97,13 @@ fn every_message_alone_has_a_slowdown_of_one() {
         cluster.config = |config| config.window_packets = 4096;
         let last = cluster.topology.hosts - 1;
         for bytes in [1, 1024, 1025, 10_000, 1 << 20] {
-            let flows = [Flow::new(0, last, bytes, 0)];
-            let report = cluster.run(&flows).unwrap();
-            let slowdown = report.flows[0].slowdown().unwrap();
-            assert!((slowdown - 1.0).abs() < 1e-3, "{bytes} bytes: {slowdown}");
-            assert_whole(&report, &flows);
+            let first = Flow::new(0, last, bytes, 0);
+            for flows in [vec![first.clone()], vec![first, Flow::wait(last, vec![0], 0)]] {
+                let report = cluster.run(&flows).unwrap();
+                let done = report.flows[0];
+                assert_eq!(done.time(), Some(done.alone), "{bytes} bytes of {}", flows.len());
+                assert_whole(&report, &flows);
+            }
         }
     }
 }

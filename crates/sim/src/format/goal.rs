@@ -6,13 +6,15 @@
 //! `cpu` and `nic` may stand behind an operation. A rank is a host.
 //!
 //! A send is a flow; it ends when it is acknowledged. A receive ends when the send that it matches
-//! has arrived: in order by source and tag; `-1` matches any. Calculations of one processor of a
-//! rank take turns, in the order in which they are ready. What LogGOPS adds for the processor to
-//! send and receive (`o`, `g`) is left out: cards do that work here.
+//! has arrived: in order by source and tag. `-1` matches any; which one is settled before the run,
+//! among those that do not wait for the receive. Calculations of one processor of a rank take
+//! turns, in the order in which they are ready. What LogGOPS adds for the processor to send and
+//! receive (`o`, `g`) is left out: cards do that work here.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::order::order;
+use super::pairs::{End, Unpaired, pair};
 use super::words::{FormatError, short};
 use crate::flows::{Flow, Work};
 use crate::net::Ps;
@@ -68,6 +70,16 @@ struct Schedule {
 /// # Errors
 /// If it is none, has more ranks than there are hosts, or sends and receives that do not match.
 pub fn read(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
+    parse(text, hosts)?.flows()
+}
+
+/// Does a schedule send messages without bytes? A flow has one at least, and so have these.
+pub fn has_empty(text: &str) -> bool {
+    let is_empty = |op: &Op| matches!(op.what, What::Send { bytes: 0, .. });
+    parse(text, u32::MAX).is_ok_and(|schedule| schedule.ops.iter().any(is_empty))
+}
+
+fn parse(text: &str, hosts: u32) -> Result<Schedule, FormatError> {
     let mut schedule = Schedule::default();
     let mut last = 1;
     for (line, text) in (1..).zip(text.lines()) {
@@ -88,7 +100,7 @@ pub fn read(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
     if schedule.rank.is_some() || schedule.in_comment {
         return Err(FormatError::new(last, "the file ends within a rank or a comment"));
     }
-    schedule.flows()
+    Ok(schedule)
 }
 
 /// A line's statements: braces end them, too.
@@ -190,7 +202,11 @@ impl Schedule {
             };
             let bytes = number(line, len.ok_or_else(wrong)?)?;
             match *rest {
-                ["to", to, ref rest @ ..] if kind == "send" && bytes <= Flow::LONGEST => {
+                ["to", ..] if kind == "send" && bytes > Flow::LONGEST => {
+                    let what = format!("a send of {bytes} bytes: the longest is {}", Flow::LONGEST);
+                    Err(FormatError::new(line, what))
+                }
+                ["to", to, ref rest @ ..] if kind == "send" => {
                     let what = What::Send { to: peer(to)?, bytes, tag: 0 };
                     options(line, what, rest)
                 }
@@ -218,61 +234,45 @@ impl Schedule {
     }
 
     /// By receive: the send that it matches.
-    fn matches(&self) -> Result<BTreeMap<u32, u32>, FormatError> {
-        let mut sends: BTreeMap<u32, Sends> = BTreeMap::new();
-        for (i, op) in (0u32..).zip(&self.ops) {
-            if let What::Send { to, tag, .. } = op.what {
-                sends.entry(to).or_default().add((op.rank, tag), i);
-            }
-        }
-        let mut found = BTreeMap::new();
-        // Those that name their source and tag come first.
-        for any in [false, true] {
-            for (i, op) in (0u32..).zip(&self.ops) {
-                let What::Recv { from, bytes, tag } = op.what else { continue };
-                if any != (from.is_none() || tag.is_none()) {
-                    continue;
-                }
-                let send = sends.get_mut(&op.rank).and_then(|sends| sends.take(from, tag));
-                let what = "no send matches this recv";
-                let send = send.ok_or_else(|| FormatError::new(op.line, what))?;
-                self.check_length(op.line, bytes, send)?;
-                found.insert(i, send);
-            }
-        }
-        let left = sends.values().flat_map(|sends| sends.lines.values()).flatten().min();
-        match left {
-            Some(send) => {
-                let line = self.ops[*send as usize].line;
-                Err(FormatError::new(line, "no recv matches this send"))
-            }
-            None => Ok(found),
-        }
+    fn matches(&self, depends: &[Vec<u32>]) -> Result<BTreeMap<u32, u32>, FormatError> {
+        let end = |op: &Op| match op.what {
+            What::Send { to, tag, .. } => End::Send { from: op.rank, to, tag },
+            What::Recv { from, tag, .. } => End::Recv { at: op.rank, from, tag },
+            What::Calc { .. } => End::Neither,
+        };
+        let ends: Vec<End> = self.ops.iter().map(end).collect();
+        let found = pair(&ends, depends).map_err(|unpaired| {
+            let (op, what) = match unpaired {
+                Unpaired::Recv(op) => (op, "no send matches this recv"),
+                Unpaired::Send(op) => (op, "no recv matches this send"),
+            };
+            FormatError::new(self.ops[op as usize].line, what)
+        })?;
+        found.iter().try_for_each(|(recv, send)| self.check_length(*recv, *send))?;
+        Ok(found)
     }
 
-    /// A receive must have the length of the send that it matches.
-    fn check_length(&self, line: usize, bytes: u64, send: u32) -> Result<(), FormatError> {
-        match self.ops[send as usize] {
-            Op { line: sent_at, what: What::Send { bytes: sent, .. }, .. } if sent != bytes => {
+    /// A receive must have room for the send that it matches.
+    fn check_length(&self, recv: u32, send: u32) -> Result<(), FormatError> {
+        let (recv, send) = (&self.ops[recv as usize], &self.ops[send as usize]);
+        match (recv.what, send.what) {
+            (What::Recv { bytes, .. }, What::Send { bytes: sent, .. }) if bytes < sent => {
                 let what = format!(
-                    "this recv is of {bytes} bytes, but the send that it matches, in line \
-                     {sent_at}, of {sent}"
+                    "this recv is of {bytes} bytes, but the send that it matches, in line {}, of \
+                     {sent}",
+                    send.line
                 );
-                Err(FormatError::new(line, what))
+                Err(FormatError::new(recv.line, what))
             }
             _ => Ok(()),
         }
     }
 
     fn flows(self) -> Result<Vec<Flow>, FormatError> {
-        let matches = self.matches()?;
-        let depends: Vec<Vec<u32>> = (0u32..)
-            .zip(&self.ops)
-            .map(|(i, op)| {
-                let on = op.requires.iter().chain(&op.irequires).chain(matches.get(&i));
-                on.copied().collect()
-            })
-            .collect();
+        let on = |op: &Op| op.requires.iter().chain(&op.irequires).copied().collect();
+        let mut depends: Vec<Vec<u32>> = self.ops.iter().map(on).collect();
+        let matches = self.matches(&depends)?;
+        matches.iter().for_each(|(recv, send)| depends[*recv as usize].push(*send));
         let order = order(&depends).map_err(|op| {
             FormatError::new(self.ops[op].line, "this operation waits for itself, by way of others")
         })?;
@@ -318,39 +318,6 @@ impl Schedule {
             }
         }
         Ok(built.flows)
-    }
-}
-
-/// The sends to a rank that no receive has taken.
-#[derive(Default)]
-struct Sends {
-    /// By source and tag: the sends, in order; none of the lines is empty.
-    lines: BTreeMap<(u32, u32), VecDeque<u32>>,
-    /// The tags, and the sources of each: a receive from any source finds its line by them.
-    tags: BTreeSet<(u32, u32)>,
-}
-
-impl Sends {
-    fn add(&mut self, (src, tag): (u32, u32), send: u32) {
-        self.lines.entry((src, tag)).or_default().push_back(send);
-        self.tags.insert((tag, src));
-    }
-
-    /// Takes the first send of the first line that fits: in order by source, then by tag.
-    fn take(&mut self, from: Option<u32>, tag: Option<u32>) -> Option<u32> {
-        let key = match (from, tag) {
-            (None, None) => *self.lines.keys().next()?,
-            (Some(from), None) => *self.lines.range((from, 0)..=(from, u32::MAX)).next()?.0,
-            (None, Some(tag)) => (self.tags.range((tag, 0)..=(tag, u32::MAX)).next()?.1, tag),
-            (Some(from), Some(tag)) => (from, tag),
-        };
-        let line = self.lines.get_mut(&key)?;
-        let send = line.pop_front();
-        if line.is_empty() {
-            self.lines.remove(&key);
-            self.tags.remove(&(key.1, key.0));
-        }
-        send
     }
 }
 
@@ -449,6 +416,13 @@ mod tests {
     }
 
     #[test]
+    fn messages_without_bytes_have_one() {
+        let text = "num_ranks 2\nrank 0 {\nsend 0b to 1\n}\nrank 1 {\nrecv 0b from 0\n}\n";
+        assert_eq!(read(text, 2), Ok(vec![Flow::new(0, 1, 1, 0)]));
+        assert!(has_empty(text) && !has_empty(TREE));
+    }
+
+    #[test]
     fn the_highest_tag_is_a_tag() {
         let text = |send: &str, recv: &str| {
             let text = format!(
@@ -528,14 +502,30 @@ mod tests {
             two("recv 1b from 0 tag -1\nrecv 2b from -1 tag -1\nrecv 3b from -1 tag 5\n"),
             Ok(3)
         );
-        let error = two("recv 3b from -1 tag 5\nrecv 1b from -1 tag 5\nrecv 2b from 0 tag -1\n");
-        let error = error.unwrap_err().to_string();
-        assert!(error.starts_with("line 10: ") && error.contains("line 3"), "{error}");
+        // A buffer may be longer than what comes.
+        let recvs = "recv 9b from -1 tag 5\nrecv 1b from -1 tag 5\nrecv 9b from 0 tag -1\n";
+        let error = two(recvs).unwrap_err().to_string();
+        assert!(error.starts_with("line 11: ") && error.contains("line 7"), "{error}");
+        assert_eq!(two(&recvs.replace("1b", "4096b")), Ok(3));
         let many = 60_000;
         let sends: String = (0..many).map(|i| format!("send 1b to 1 tag {i}\n")).collect();
         let recvs: String = (0..many).rev().map(|i| format!("recv 1b from -1 tag {i}\n")).collect();
         let text = format!("num_ranks 2\nrank 0 {{\n{sends}}}\nrank 1 {{\n{recvs}}}\n");
         assert_eq!(read(&text, 2).unwrap().len(), many);
+    }
+
+    /// A rank that others ask, in any order, and that answers each before it takes the next.
+    #[test]
+    fn a_receive_from_anywhere_takes_a_send_that_does_not_wait_for_it() {
+        let text = "num_ranks 3\nrank 0 {\nr1: recv 8b from -1 tag 1\ns: send 8b to 1 tag 2\n\
+            s requires r1\nr2: recv 8b from -1 tag 1\nr2 requires s\n}\n\
+            rank 1 {\na: recv 8b from 0 tag 2\nb: send 8b to 0 tag 1\nb requires a\n}\n\
+            rank 2 {\nsend 8b to 0 tag 1\n}\n";
+        let flows = read(text, 3).unwrap();
+        let star = Star { hosts: 3, rate: LineRate::gigabits(100), delay: US };
+        assert_eq!(Cluster::new(star.topology()).run(&flows).unwrap().done(), 3);
+        let ways: Vec<_> = flows.iter().map(|flow| (flow.src, flow.dst)).collect();
+        assert_eq!(ways, [(2, 0), (0, 1), (1, 0)]);
     }
 
     #[test]
@@ -555,6 +545,8 @@ mod tests {
             wrong("l2 requires l1", "l2 requires l1\nl1 requires l2").contains("waits for itself")
         );
         assert!(wrong("calc 5000", "calc x").starts_with("line 5: "));
+        let long = wrong("send 1000b to 1", "send 3000000000b to 1");
+        assert_eq!(long, "line 4: a send of 3000000000 bytes: the longest is 2147483648");
         assert!(wrong("tag 0\n}\n", "tag 0\n").contains("the file ends"));
     }
 
@@ -562,15 +554,20 @@ mod tests {
         #[test]
         fn any_text_is_read_or_refused(
             any: String,
-            ops in prop::collection::vec((0u32..3, 0u32..3, 0u32..3, 0u32..8, 0u32..8), 0..24),
+            ops in prop::collection::vec((0u32..3, 0u32..4, 0u32..3, 0u32..8, 0u32..8), 0..24),
         ) {
             let mut text = "num_ranks 3\n".to_owned();
             for rank in 0..3 {
                 text += &format!("rank {rank} {{\n");
                 for (i, (of, kind, peer, a, b)) in ops.iter().enumerate() {
                     if *of == rank {
-                        let op = [format!("send 9b to {peer}"), format!("recv 9b from {peer}"),
-                            format!("calc {a}")][*kind as usize].clone();
+                        let ops = [
+                            format!("send 9b to {peer}"),
+                            format!("recv 9b from {peer}"),
+                            format!("calc {a}"),
+                            "recv 9b from -1".to_owned(),
+                        ];
+                        let op = &ops[*kind as usize];
                         text += &format!("l{i}: {op}\nl{i} requires l{b}\n");
                     }
                 }

@@ -3,8 +3,9 @@
 //!
 //! - A topology is the number of nodes, of switches and of links; the switches' numbers; and for
 //!   each link its ends, rate (`100Gbps`), delay (`1000ns`, `0.001ms`) and loss.
-//! - A list of flows is its length, and for each flow its source, target, priority group, target
-//!   port, bytes, and start in seconds. The group is the flow's class.
+//! - A list of flows is its length, and for each flow a line of its source, target, priority group,
+//!   target port, bytes, and start in seconds. The group is the flow's class. ConWeave's lists
+//!   leave the port out.
 //! - A completion is a line of eight columns: the addresses in hexadecimal, the ports, bytes,
 //!   start, completion time, and completion time alone, in nanoseconds.
 
@@ -17,6 +18,9 @@ use crate::net::time::NS;
 use crate::net::topology::MOST;
 use crate::net::{Cable, LineRate, Node, Ps, Topology, TopologyError};
 use crate::units;
+
+/// The target port that HPCC's analysis looks at.
+pub(super) const PORT: u16 = 100;
 
 /// A topology, and what its file says besides.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,6 +50,11 @@ pub struct HpccFlows {
 /// If it is none, or one that [`Topology::check`] refuses.
 pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
     let mut words = Words::of(text);
+    if words.left("the number of nodes")? > 3 {
+        let what = "a topology of HPCC's begins with a line of three numbers: nodes, switches and \
+            links; those of other simulators (SimAI's, of nodes with several cards) are not read";
+        return Err(words.error(what));
+    }
     let total: u32 = words.value("the number of nodes")?;
     let switches: u32 = words.value("the number of switches")?;
     let links: u32 = words.value("the number of links")?;
@@ -161,6 +170,22 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
     }
     let mut read = HpccFlows { flows: Vec::new(), ports: Vec::new(), groups: Vec::new() };
     for _ in 0..count {
+        read.read_flow(&mut words, of)?;
+    }
+    Ok(read)
+}
+
+impl HpccFlows {
+    /// Reads a flow's line.
+    fn read_flow(&mut self, words: &mut Words<'_>, of: &HpccTopology) -> Result<(), FormatError> {
+        let columns = words.left("a flow's source")?;
+        if !(5..=6).contains(&columns) {
+            let what = format!(
+                "a flow is a line of source, target, priority group, port, bytes and start, or of \
+                 these without the port: here are {columns} words"
+            );
+            return Err(words.error(what));
+        }
         let mut host = |what| {
             let number: u32 = words.value(what)?;
             match of.nodes.get(number as usize) {
@@ -170,7 +195,7 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
         };
         let (src, dst) = (host("a flow's source")?, host("a flow's target")?);
         let group: u8 = words.value("a priority group")?;
-        let port = words.value("a port")?;
+        let port = if columns == 6 { words.value("a port")? } else { PORT };
         let bytes: u64 = words.value("a number of bytes")?;
         let start: f64 = words.value("a start in seconds")?;
         let ps = (start * 1e12).round();
@@ -183,14 +208,15 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
         let flow = Flow { class: Some(group), ..Flow::new(src, dst, bytes, ps as Ps) };
         Flow::check(core::slice::from_ref(&flow), of.topology.hosts)
             .map_err(|error| words.error(error))?;
-        read.flows.push(flow);
-        read.ports.push(port);
-        read.groups.push(group);
+        self.flows.push(flow);
+        self.ports.push(port);
+        self.groups.push(group);
+        Ok(())
     }
-    Ok(read)
 }
 
-/// Writes an `fct.txt`: the messages that have ended, in the order in which they did.
+/// Writes an `fct.txt`: the messages that have ended, in the order in which they did. What is
+/// fetched goes the way of its bytes.
 pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> String {
     let mut numbers = vec![0; of.topology.hosts as usize];
     for (number, node) in (0u32..).zip(&of.nodes) {
@@ -207,7 +233,7 @@ pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> Strin
     let mut lines = Vec::new();
     let all = report.flows.iter().zip(&flows.flows).zip(&flows.ports);
     for ((done, flow), dport) in all.filter(|((_, flow), _)| !flow.is_wait()) {
-        let next = ports.entry((flow.src, flow.dst)).or_insert(10_000);
+        let next = ports.entry(flow.way()).or_insert(10_000);
         let sport = *next;
         *next = next.wrapping_add(1);
         if let (Some(ended), Some(time)) = (done.ended, done.time()) {
@@ -217,7 +243,8 @@ pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> Strin
     lines.sort_by_key(|(ended, ..)| *ended);
     let mut text = String::new();
     for (ended, flow, sport, dport, time, alone) in lines {
-        let (src, dst) = (address(flow.src), address(flow.dst));
+        let (from, to) = flow.way();
+        let (src, dst) = (address(from), address(to));
         let (start, time, alone) = ((ended - time) / NS, time / NS, alone / NS);
         let bytes = flow.bytes;
         // A String takes whatever is written.
@@ -249,6 +276,29 @@ mod tests {
         assert_eq!(read_flows("# one\n1\n0 1 3 100 9 0\n", &read).unwrap().flows.len(), 1);
     }
 
+    /// ConWeave's flows have no port, and a start in whole seconds looks like a number of bytes.
+    #[test]
+    fn a_flow_is_a_line_with_a_port_or_without() {
+        let of = read_topology(TOPOLOGY).unwrap();
+        let read = |text: &str| read_flows(text, &of);
+        let flows = read("2 \n0 1 3 999 2\n1 2 3 100 2000000 2.000001000\n").unwrap();
+        assert_eq!((flows.ports, flows.groups), (vec![100, 100], vec![3, 3]));
+        let bytes: Vec<u64> = flows.flows.iter().map(|flow| flow.bytes).collect();
+        assert_eq!(bytes, [999, 2_000_000]);
+        assert_eq!(flows.flows[0].start, 2_000_000_000_000);
+        assert_eq!(read("1 0 1 3 7 999 2").unwrap().ports, [7]);
+        for text in ["1\n0 1 3 999\n2\n", "1\n0 1 3 100 999 2 5\n"] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.starts_with("line 2: a flow is a line of"), "{error}");
+        }
+    }
+
+    #[test]
+    fn topologies_of_other_simulators_are_told_apart() {
+        let error = read_topology("10 8 2 2 12 A100\n8 9\n").unwrap_err().to_string();
+        assert!(error.starts_with("line 1: a topology of HPCC's") && error.contains("SimAI"));
+    }
+
     #[test]
     fn files_in_and_out() {
         let of = read_topology(TOPOLOGY).unwrap();
@@ -273,6 +323,18 @@ mod tests {
         let text = write_fct(&report, &flows, &of);
         let ports: Vec<&str> = text.lines().filter_map(|l| l.split(' ').nth(2)).collect();
         assert_eq!(ports, ["10000", "10000", "10001"]);
+    }
+
+    /// As in a list of flows that is written, from the host that has the bytes.
+    #[test]
+    fn what_is_fetched_goes_the_way_of_its_bytes() {
+        let of = read_topology(TOPOLOGY).unwrap();
+        let flows = HpccFlows::of(vec![Flow::new(1, 0, 1000, 0), Flow::fetch(0, 1, 3000, 0)]);
+        let report = Cluster::new(of.topology.clone()).run(&flows.flows).unwrap();
+        let text = write_fct(&report, &flows, &of);
+        let words: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+        assert_eq!(words[0][..5], ["0b000101", "0b000001", "10000", "100", "1000"]);
+        assert_eq!(words[1][..5], ["0b000101", "0b000001", "10001", "100", "3000"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use core::fmt::Write;
 use std::collections::BTreeMap;
 
-use super::hpcc::{HpccFlows, HpccTopology};
+use super::hpcc::{HpccFlows, HpccTopology, PORT};
 use crate::flows::{Flow, Record};
 use crate::net::time::NS;
 use crate::net::{Cable, Node};
@@ -76,7 +76,7 @@ impl HpccFlows {
     /// of its usual one.
     pub fn of(flows: Vec<Flow>) -> HpccFlows {
         let groups = flows.iter().map(|flow| flow.class.unwrap_or(3)).collect();
-        HpccFlows { ports: vec![100; flows.len()], groups, flows }
+        HpccFlows { ports: vec![PORT; flows.len()], groups, flows }
     }
 
     /// Writes a `flow.txt`: the messages that wait for no others, in the order of their starts.

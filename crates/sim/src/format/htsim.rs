@@ -7,6 +7,8 @@
 //!   first end, `barrier` at the `count`th, `multishot` at each, for one connection after the
 //!   other.
 //!
+//! Connections of one `id` that are messages (`msg`) are messages of one connection.
+//!
 //! A connection that a trigger starts waits for others. One that its host receives is waited for
 //! until it has arrived, one that it sends until it is acknowledged, whichever `…_done_trigger` the
 //! file has. If some do neither, the host hears of all of them at once, at that end which the file
@@ -287,6 +289,64 @@ pub fn read_matrix(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
     matrix.flows()
 }
 
+/// What a connection's line says.
+#[derive(Default)]
+struct ConnectionLine {
+    start: Option<f64>,
+    size: Option<u64>,
+    trigger: Option<u32>,
+    done: BTreeMap<Hears, u32>,
+    id: Option<u32>,
+    /// It is one of the messages of the connection `id`.
+    is_message: bool,
+}
+
+impl ConnectionLine {
+    fn read(line: usize, words: &[&str]) -> Result<ConnectionLine, FormatError> {
+        let wrong = |what: String| FormatError::new(line, what);
+        let (mut said, mut keys) = (ConnectionLine::default(), BTreeSet::new());
+        let mut words = words.iter().copied();
+        while let Some(key) = words.next() {
+            once(line, &mut keys, ((), key))?;
+            if key == "msg" {
+                said.is_message = true;
+                // A number may follow, which is a name.
+                let mut behind = words.clone();
+                if behind.next().is_some_and(|word| word.parse::<u64>().is_ok()) {
+                    words = behind;
+                }
+                continue;
+            }
+            if key == "addon" {
+                return Err(wrong(
+                    "a trigger that adds to a connection (addon) is not read".into(),
+                ));
+            }
+            let value = words.next();
+            let value = value.ok_or_else(|| wrong(format!("\"{}\" has no value", short(key))))?;
+            match key {
+                "start" => said.start = Some(number(line, key, value)?),
+                "size" => said.size = Some(number(line, key, value)?),
+                "trigger" => said.trigger = Some(number(line, key, value)?),
+                "send_done_trigger" => {
+                    said.done.insert(Hears::Ends, number(line, key, value)?);
+                }
+                "recv_done_trigger" => {
+                    said.done.insert(Hears::Arrivals, number(line, key, value)?);
+                }
+                "id" => said.id = Some(number(line, key, value)?),
+                // There is one class of connections here.
+                "prio" => _ = number::<u64>(line, key, value)?,
+                _ => return Err(wrong(format!("a connection has no \"{}\"", short(key)))),
+            }
+        }
+        // As in htsim, 0 is no trigger.
+        said.done.retain(|_, trigger| *trigger > 0);
+        said.trigger = said.trigger.filter(|trigger| *trigger > 0);
+        Ok(said)
+    }
+}
+
 impl Matrix {
     fn read_line(&mut self, line: usize, words: &[&str], hosts: u32) -> Result<(), FormatError> {
         let wrong = |what: String| Err(FormatError::new(line, what));
@@ -362,27 +422,8 @@ impl Matrix {
         let wrong = |what: &str| FormatError::new(line, what);
         let (src, dst) = words[0].split_once("->").ok_or_else(|| wrong("no src->dst"))?;
         let (src, dst) = (number(line, "src", src)?, number(line, "dst", dst)?);
-        let (mut start, mut size, mut trigger, mut done) = (None, None, None, BTreeMap::new());
-        let mut keys = BTreeSet::new();
-        for pair in words[1..].chunks(2) {
-            let [key, value] = *pair else {
-                return Err(wrong(&format!("\"{}\" has no value", short(pair[0]))));
-            };
-            once(line, &mut keys, ((), key))?;
-            match key {
-                "start" => start = Some(number::<f64>(line, key, value)?),
-                "size" => size = Some(number::<u64>(line, key, value)?),
-                "trigger" => trigger = Some(number::<u32>(line, key, value)?),
-                "send_done_trigger" => _ = done.insert(Hears::Ends, number(line, key, value)?),
-                "recv_done_trigger" => _ = done.insert(Hears::Arrivals, number(line, key, value)?),
-                // A name, and a class: there is one class of connections here.
-                "id" | "prio" => _ = number::<u64>(line, key, value)?,
-                _ => return Err(wrong(&format!("a connection has no \"{}\"", short(key)))),
-            }
-        }
-        // As in htsim, 0 is no trigger.
-        done.retain(|_, trigger| *trigger > 0);
-        let trigger = trigger.filter(|trigger| *trigger > 0);
+        let ConnectionLine { start, size, trigger, done, id, is_message } =
+            ConnectionLine::read(line, &words[1..])?;
         let start = match (start, trigger) {
             (Some(start), None) if (0.0..=Flow::LATEST as f64).contains(&start) => start as Ps,
             (None, Some(_)) => 0,
@@ -396,7 +437,8 @@ impl Matrix {
             let what = format!("a size of {size}: a card's longest message is {}", Flow::LONGEST);
             return Err(wrong(&what));
         }
-        let flow = Flow::new(src, dst, size, start);
+        let connection = id.filter(|_| is_message);
+        let flow = Flow { connection, ..Flow::new(src, dst, size, start) };
         self.connections.push(Connection { line, flow, trigger, done });
         Ok(())
     }
@@ -583,6 +625,18 @@ mod tests {
             let error = read_matrix(text, 8).unwrap_err();
             assert_eq!(error.line, line, "{error}");
         }
+    }
+
+    /// Each has its own name, or none, and all take the path of the connection.
+    #[test]
+    fn messages_of_one_connection_have_its_number() {
+        let text = "0->1 id 7 msg start 0 size 4086\n0->1 id 7 msg 2 size 5 start 9\n\
+            0->1 start 0 size 3 id 7 msg\n0->1 id 7 start 0 size 1\n";
+        let flows = read_matrix(text, 2).unwrap();
+        let all: Vec<_> = flows.iter().map(|flow| (flow.bytes, flow.connection)).collect();
+        assert_eq!(all, [(4086, Some(7)), (5, Some(7)), (3, Some(7)), (1, None)]);
+        let error = read_matrix("0->1 id 1 trigger 1 addon size 5\n", 2).unwrap_err();
+        assert!(error.what.contains("addon"), "{error}");
     }
 
     #[test]

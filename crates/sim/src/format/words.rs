@@ -21,13 +21,13 @@ impl FormatError {
     }
 }
 
-/// The words of a file in which line ends have no meaning. A line that begins with `#` is none of
-/// its text.
+/// The words of a file in which line ends have no meaning but that which [`Words::left`] gives
+/// them. A line that begins with `#` is none of its text.
 #[derive(Clone, Debug)]
 pub(super) struct Words<'a> {
     lines: core::iter::Enumerate<core::str::Lines<'a>>,
     words: core::str::SplitWhitespace<'a>,
-    /// The line of the word that was taken last, counted from 1.
+    /// The line of the word that was taken or looked for last, counted from 1.
     pub(super) line: usize,
 }
 
@@ -38,18 +38,30 @@ impl<'a> Words<'a> {
 
     /// The next word; `what` says what it should be.
     pub(super) fn word(&mut self, what: &str) -> Result<&'a str, FormatError> {
-        loop {
-            if let Some(word) = self.words.next() {
-                return Ok(word);
-            }
-            let Some((i, text)) = self.lines.next() else {
-                return Err(self.error(format!("the file ends where {what} should be")));
-            };
+        self.find(what)?;
+        self.words.next().ok_or_else(|| self.ends(what))
+    }
+
+    /// How many words the line of the next word still has; `what` says what that should be.
+    pub(super) fn left(&mut self, what: &str) -> Result<usize, FormatError> {
+        self.find(what)?;
+        Ok(self.words.clone().count())
+    }
+
+    /// Goes on to the line of the next word.
+    fn find(&mut self, what: &str) -> Result<(), FormatError> {
+        while self.words.clone().next().is_none() {
+            let Some((i, text)) = self.lines.next() else { return Err(self.ends(what)) };
             let text = if i == 0 { text.trim_start_matches('\u{feff}') } else { text };
             let is_comment = text.trim_start().starts_with('#');
             (self.line, self.words) =
                 (i + 1, if is_comment { "" } else { text }.split_whitespace());
         }
+        Ok(())
+    }
+
+    fn ends(&self, what: &str) -> FormatError {
+        self.error(format!("the file ends where {what} should be"))
     }
 
     /// The next word as a value.

@@ -208,7 +208,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     };
     let over = |inner: &mut Inner| inner.stream().map_or(true, |stream| stream.failed);
     if was_writable && !stream.failed && stream.up {
-        inner = socket.wait(inner, false, |inner| {
+        inner = socket.wait_through_signals(inner, false, |inner| {
             over(inner) || inner.stream().is_ok_and(|stream| stream.can_say())
         })?;
         if !over(&mut inner) {
@@ -218,8 +218,9 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let stream = inner.stream()?;
     stream.writable = false;
     stream.readable &= !whole;
-    // Waits until the sent data has arrived, as TCP delivers it even after a close.
-    inner = socket.wait(inner, false, |inner| {
+    // Waits until the sent data has arrived, as TCP delivers it even after a close. A close that ends
+    // before would cut the stream off, and to the peer that is its regular end.
+    inner = socket.wait_through_signals(inner, false, |inner| {
         over(inner) || inner.stream().is_ok_and(|stream| stream.all_sent())
     })?;
     drop(inner);

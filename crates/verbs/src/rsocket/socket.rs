@@ -340,7 +340,23 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting.
+    /// As [`Socket::wait`], for calls that cannot be made again: signals do not end it.
+    pub(super) fn wait_through_signals<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        at_once: bool,
+        mut ready: impl FnMut(&mut Inner) -> bool,
+    ) -> Result<MutexGuard<'a, Inner>> {
+        loop {
+            match self.wait(inner, at_once, &mut ready) {
+                Err(Errno(libc::EINTR)) => inner = self.lock(),
+                waited => return waited,
+            }
+        }
+    }
+
+    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting, and with
+    /// `EINTR` if a signal comes.
     pub(super) fn wait<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,

@@ -635,6 +635,9 @@ pub(super) unsafe extern "C" fn rgetsockname(
             return passed_on(unsafe { libc::getsockname(fd, addr, len) }).map(|_| ());
         }
         let inner = socket.lock();
+        if inner.id.is_null() {
+            return Err(Errno(libc::EBADF));
+        }
         // SAFETY: the socket's own id; room as above.
         unsafe { give(&(*inner.id).route.addr.src, addr, len) }
     })

@@ -328,8 +328,12 @@ impl Inner {
         if let Some(datagram) = &self.datagram {
             return datagram.descriptors().map(entry).collect();
         }
-        // SAFETY: the socket's own channel.
-        let mut all = vec![entry(unsafe { (*self.channel).fd })];
+        // A closed socket has none: another thread may have found it just before.
+        let mut all = Vec::new();
+        if !self.channel.is_null() {
+            // SAFETY: the socket's own channel.
+            all.push(entry(unsafe { (*self.channel).fd }));
+        }
         all.extend(self.stream.as_ref().map(|stream| entry(stream.comp_fd)));
         all
     }

@@ -74,6 +74,51 @@ fn receive(fd: c_int) -> Result<Vec<u8>, Option<i32>> {
     }
 }
 
+/// A thread that has found a socket may lock it only after another has closed it.
+#[test]
+fn a_closed_socket_has_no_descriptors() {
+    let (client, server) = pair();
+    let datagram = calls::rsocket(libc::AF_INET, libc::SOCK_DGRAM, 0);
+    for fd in [client, server, datagram] {
+        let socket = socket::find(fd).unwrap();
+        assert!(!socket.lock().descriptors().is_empty());
+        assert_eq!(calls::rclose(fd), 0);
+        let mut inner = socket.lock();
+        inner.arm();
+        assert!(inner.descriptors().is_empty());
+    }
+}
+
+/// Threads poll a socket and ask for its name while another closes it.
+#[test]
+fn a_socket_may_be_closed_while_others_use_it() {
+    for _ in 0..20 {
+        let (client, server) = pair();
+        let ended = AtomicBool::new(false);
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut fd = libc::pollfd { fd: client, events: libc::POLLIN, revents: 0 };
+                while !ended.load(Ordering::Relaxed) {
+                    // SAFETY: there is one entry.
+                    unsafe { poll::rpoll(&mut fd, 1, 1) };
+                }
+            });
+            threads.spawn(|| {
+                let mut at = any_address([0; size_of::<any_address>()]);
+                while !ended.load(Ordering::Relaxed) {
+                    let (place, mut len) = ((&raw mut at).cast(), LEN);
+                    // SAFETY: there is as much room as the call is told.
+                    unsafe { calls::rgetsockname(client, place, &mut len) };
+                }
+            });
+            thread::sleep(Duration::from_millis(1));
+            assert_eq!(calls::rclose(client), 0);
+            ended.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(calls::rclose(server), 0);
+    }
+}
+
 /// A call that receives nothing says that the stream has ended.
 #[test]
 fn a_message_without_data_is_not_the_end_of_the_stream() {

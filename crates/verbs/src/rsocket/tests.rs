@@ -12,13 +12,16 @@ use crate::rdmacm::c_address;
 
 const LEN: u32 = size_of::<any_address>() as u32;
 
-/// Two ends of a connection.
-fn pair() -> (c_int, c_int) {
-    let stream = || match calls::rsocket(libc::AF_INET, libc::SOCK_STREAM, 0) {
+fn stream() -> c_int {
+    match calls::rsocket(libc::AF_INET, libc::SOCK_STREAM, 0) {
         -1 => panic!("{}", std::io::Error::last_os_error()),
         fd => fd,
-    };
-    let (listener, client) = (stream(), stream());
+    }
+}
+
+/// A socket that listens, and its address.
+fn listener() -> (c_int, any_address) {
+    let listener = stream();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let (mut at, mut len) = (c_address::to_c(any), LEN);
     let place = (&raw mut at).cast::<libc::sockaddr>();
@@ -28,14 +31,27 @@ fn pair() -> (c_int, c_int) {
         assert_eq!(calls::rlisten(listener, 1), 0);
         assert_eq!(calls::rgetsockname(listener, place, &mut len), 0);
     }
-    let accepted = thread::spawn(move || {
-        // SAFETY: no address is asked for.
-        unsafe { calls::raccept(listener, std::ptr::null_mut(), std::ptr::null_mut()) }
-    });
-    // SAFETY: as above.
-    assert_eq!(unsafe { calls::rconnect(client, place, len) }, 0);
-    let server = accepted.join().unwrap();
+    (listener, at)
+}
+
+fn accept(listener: c_int) -> c_int {
+    // SAFETY: no address is asked for.
+    let server = unsafe { calls::raccept(listener, std::ptr::null_mut(), std::ptr::null_mut()) };
     assert!(server >= 0);
+    server
+}
+
+fn connect(client: c_int, at: &any_address) -> c_int {
+    // SAFETY: the address lives through the call, and has as many bytes as it is told.
+    unsafe { calls::rconnect(client, std::ptr::from_ref(at).cast(), LEN) }
+}
+
+/// Two ends of a connection.
+fn pair() -> (c_int, c_int) {
+    let ((listener, at), client) = (listener(), stream());
+    let accepted = thread::spawn(move || accept(listener));
+    assert_eq!(connect(client, &at), 0);
+    let server = accepted.join().unwrap();
     assert_eq!(calls::rclose(listener), 0);
     (client, server)
 }
@@ -117,6 +133,37 @@ fn a_socket_may_be_closed_while_others_use_it() {
         });
         assert_eq!(calls::rclose(server), 0);
     }
+}
+
+/// No call but those for data takes the connection's events here.
+#[test]
+fn calls_for_data_see_that_a_connection_is_made() {
+    let ((listener, at), client) = (listener(), stream());
+    assert_eq!(calls::rfcntl(client, libc::F_SETFL, libc::O_NONBLOCK), 0);
+    assert_eq!(connect(client, &at), -1);
+    assert_eq!(receive(client), Err(Some(libc::EAGAIN)));
+    let server = accept(listener);
+    // SAFETY: the data lives through the call.
+    while unsafe { calls::rsend(client, b"early".as_ptr().cast(), 5, 0) } != 5 {
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN));
+    }
+    assert_eq!(receive(server), Ok(b"early".to_vec()));
+    for fd in [client, server, listener] {
+        assert_eq!(calls::rclose(fd), 0);
+    }
+}
+
+/// The failure of a connection is told once, to whichever call waits for it.
+#[test]
+fn calls_for_data_see_that_a_connection_is_refused() {
+    let ((listener, at), client) = (listener(), stream());
+    assert_eq!(calls::rclose(listener), 0);
+    assert_eq!(calls::rfcntl(client, libc::F_SETFL, libc::O_NONBLOCK), 0);
+    assert_eq!(connect(client, &at), -1);
+    assert_eq!(calls::rfcntl(client, libc::F_SETFL, 0), 0);
+    assert_eq!(receive(client), Err(Some(libc::ECONNREFUSED)));
+    assert_eq!(receive(client), Err(Some(libc::ENOTCONN)));
+    assert_eq!(calls::rclose(client), 0);
 }
 
 /// A call that receives nothing says that the stream has ended.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use remora::nic::cm::message::RejectReason;
 
 use super::connection::{end_connection, establish, refuse};
-use super::objects::{EventChannel, Id, News, Param};
+use super::objects::{EventChannel, Id, News, Param, Stage};
 use super::watch::follow;
 use super::{EINVAL, ENOMEM, Errno, Result, groups, manager, queue_pair, status};
 use crate::abi::newer::{
@@ -116,6 +116,7 @@ fn before_delivery(mut news: News) -> Option<News> {
                 Err(error) => {
                     let refused = refuse(&id, RejectReason::CONSUMER_DEFINED, &[]);
                     tracing::error!(?error, ?refused, "a queue pair cannot be connected");
+                    id.lock().stage = Stage::Disconnected;
                     news.kind = RDMA_CM_EVENT_CONNECT_ERROR;
                     news.status = -error.0;
                 }

@@ -83,6 +83,7 @@ pub(crate) enum Stage {
     /// The peer has replied, and this library has no queue pair to make ready.
     Replied,
     Connected,
+    /// The connection has ended, or has failed to come about.
     Disconnected,
 }
 

@@ -15,7 +15,7 @@ use remora::nic::qp::Mtu;
 use remora::raw::Commands;
 
 use super::agreement::{param_of, random_psn};
-use super::connection::disconnected;
+use super::connection::{disconnected, over, unreachable};
 use super::manager::{Manager, current, push, transport};
 use super::objects::{Agreement, Id, News, Param, Route, Stage};
 use super::{ENODEV, Result, sidr, watch};
@@ -81,9 +81,7 @@ impl Sink<'_> {
             CmEvent::Rejected { conn, reason, private_data } => {
                 self.on_rejected(conn, reason, private_data);
             }
-            CmEvent::Unreachable { conn } => self.on(conn, |id| {
-                push(id, RDMA_CM_EVENT_UNREACHABLE, |news| news.status = -libc::ETIMEDOUT);
-            }),
+            CmEvent::Unreachable { conn } => self.on(conn, unreachable),
             CmEvent::Disconnected { conn, .. } => self.on(conn, disconnected),
             CmEvent::TimewaitExit { conn } => {
                 self.on(conn, |id| push(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, |_| ()));
@@ -230,7 +228,7 @@ impl Sink<'_> {
         if reason == RejectReason::INVALID_MTU && self.ask_for_less(&id, conn) {
             return;
         }
-        push(&id, RDMA_CM_EVENT_REJECTED, |news| {
+        over(&id, RDMA_CM_EVENT_REJECTED, |news| {
             news.status = i32::from(reason.0);
             news.param = Param::Conn(rdma_conn_param::zeroed());
             news.private_data = private_data;

@@ -193,18 +193,29 @@ pub(super) fn forget_event(id: &Id) {
     }
 }
 
-/// Has an id on another channel, with its events that wait; returns the channel that it was on.
+/// Has an id on another channel, with its events that wait, and those of a listener with its
+/// requests that wait; returns the channel that it was on.
 pub(super) fn move_to(id: &Id, to: &Arc<EventChannel>) -> Result<Arc<EventChannel>> {
     // Locked throughout, so that later events come behind those that wait.
     let mut state = id.lock();
-    let from = state.channel.replace(to.clone()).ok_or(EINVAL)?;
-    let waiting = from.take(|news| ptr::eq(&*news.id, id));
-    waiting.into_iter().for_each(|news| to.push(news));
-    id.set(|c| {
-        // SAFETY: `set` gives the C struct, and this is a plain field of it.
-        unsafe { (*c).channel = to.c() };
-    });
+    let from = id.change_channel(&mut state, to).ok_or(EINVAL)?;
+    let waiting = from.take(|news| ptr::eq(&*news.id, id) || ptr::eq(&**news.owner(), id));
+    for news in waiting {
+        match ptr::eq(&*news.id, id) {
+            true => to.push(news),
+            false => move_request(news, &from, to),
+        }
+    }
     Ok(from)
+}
+
+/// Moves a request, with the id that it has made and what has happened to that id since.
+fn move_request(request: News, from: &EventChannel, to: &Arc<EventChannel>) {
+    let child = request.id.clone();
+    let mut state = child.lock();
+    child.change_channel(&mut state, to);
+    to.push(request);
+    from.take(|news| Arc::ptr_eq(&news.id, &child)).into_iter().for_each(|news| to.push(news));
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(

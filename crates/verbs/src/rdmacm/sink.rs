@@ -146,7 +146,7 @@ impl Sink<'_> {
         self.manager.tables().connections.insert((self.card, request.conn), child.clone());
         let mut param = param_of(&agreement);
         param.flow_control = request.flow_control.into();
-        self.announce(listener, &child, Param::Conn(param), request.private_data);
+        self.announce(&listener, &child, Param::Conn(param), request.private_data);
     }
 
     /// The addresses of a request as the program sees them: this side's, then the peer's.
@@ -186,10 +186,14 @@ impl Sink<'_> {
         Some(child)
     }
 
-    fn announce(&self, listener: Arc<Id>, child: &Arc<Id>, param: Param, private_data: Vec<u8>) {
-        let Some(channel) = listener.channel() else { return };
+    fn announce(&self, listener: &Arc<Id>, child: &Arc<Id>, param: Param, private_data: Vec<u8>) {
+        // Locked until the request is there, so that it does not come to a channel which the
+        // listener has left since the child was made.
+        let state = listener.lock();
+        let Some(channel) = &state.channel else { return };
+        child.change_channel(&mut child.lock(), channel);
         channel.push(News {
-            listener: Some(listener),
+            listener: Some(listener.clone()),
             param,
             private_data,
             ..News::new(child, RDMA_CM_EVENT_CONNECT_REQUEST)
@@ -278,7 +282,7 @@ impl Sink<'_> {
         state.route = Some(Route { peer: question.peer.ip(), mtu: self.mtu.code() });
         drop(state);
         let param = Param::Datagram(rdma_ud_param::zeroed());
-        self.announce(listener, &child, param, question.private_data);
+        self.announce(&listener, &child, param, question.private_data);
     }
 
     fn refuse_question(&mut self, question: &IncomingResolution, status: SidrStatus) {

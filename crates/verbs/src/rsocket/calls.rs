@@ -90,9 +90,9 @@ pub(super) unsafe extern "C" fn raccept(
                 if inner.options.nonblocking {
                     return Err(EAGAIN);
                 }
-                let mut fds = inner.descriptors();
+                let channel = inner.news.clone().ok_or(EINVAL)?;
                 drop(inner);
-                socket::sleep(&mut fds, -1)?;
+                channel.sleep()?;
                 continue;
             };
             // SAFETY: the event was just fetched.

@@ -56,7 +56,7 @@ pub(super) struct Inner {
     pub(super) id: *mut rdma_cm_id,
     pub(super) channel: *mut rdma_event_channel,
     /// The channel itself.
-    news: Option<Arc<EventChannel>>,
+    pub(super) news: Option<Arc<EventChannel>>,
     pub(super) stream: Option<Stream>,
     pub(super) datagram: Option<Datagram>,
     /// For `SO_ERROR`.

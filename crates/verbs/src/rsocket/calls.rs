@@ -238,8 +238,8 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let stream = inner.stream()?;
     stream.writable = false;
     stream.readable &= !whole;
-    // Waits until the sent data has arrived, as TCP delivers it even after a close. A close that ends
-    // before would cut the stream off, and to the peer that is its regular end.
+    // Waits until the sent data has arrived, as TCP delivers it even after a close. A close that
+    // ends before would cut the stream off, and to the peer that is its regular end.
     inner = socket.wait_through_signals(inner, false, |inner| {
         over(inner) || inner.stream().is_ok_and(|stream| stream.all_sent())
     })?;

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::socket::Inner;
 use super::{calls, poll, socket};
+use crate::abi::IBV_QPS_RTS;
 use crate::abi::rdma_cma::any_address;
 use crate::rdmacm::c_address;
 
@@ -164,6 +166,46 @@ fn calls_for_data_see_that_a_connection_is_refused() {
     assert_eq!(receive(client), Err(Some(libc::ECONNREFUSED)));
     assert_eq!(receive(client), Err(Some(libc::ENOTCONN)));
     assert_eq!(calls::rclose(client), 0);
+}
+
+fn send_to(from: c_int, to: SocketAddr, data: &[u8]) {
+    let at = c_address::to_c(to);
+    let (place, bytes) = ((&raw const at).cast(), data.as_ptr().cast());
+    // SAFETY: the data and the address live through the call.
+    let sent = unsafe { calls::rsendto(from, bytes, data.len(), 0, place, LEN) };
+    assert_eq!(sent, data.len() as isize);
+}
+
+/// It stops the send queue of a queue pair for datagrams.
+#[test]
+fn a_datagram_socket_outlives_a_send_that_fails() {
+    let [one, two] = [(); 2].map(|()| calls::rsocket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let (mut at, mut len) = (c_address::to_c(any), LEN);
+    let place = (&raw mut at).cast::<libc::sockaddr>();
+    // SAFETY: the address lives through the calls, and has as many bytes as they are told.
+    let to = unsafe {
+        assert_eq!(calls::rbind(two, place, LEN), 0);
+        assert_eq!(calls::rgetsockname(two, place, &mut len), 0);
+        c_address::from_c(place).unwrap().unwrap()
+    };
+    send_to(one, to, b"by UDP");
+    assert_eq!(receive(two), Ok(b"by UDP".to_vec()));
+    let socket = socket::find(one).unwrap();
+    let knows_the_other = |inner: &mut Inner| inner.datagram().unwrap().towards(to).is_some();
+    let mut inner = socket.wait(socket.lock(), false, knows_the_other).unwrap();
+    let (endpoint, way) = inner.datagram().unwrap().towards(to).unwrap();
+    endpoint.fail_a_send(way);
+    let state = |inner: &mut Inner| {
+        let (endpoint, _) = inner.datagram().unwrap().towards(to).unwrap();
+        endpoint.state_at_rest()
+    };
+    let mut inner = socket.wait(inner, false, |inner| state(inner).is_some()).unwrap();
+    assert_eq!(state(&mut inner), Some(IBV_QPS_RTS));
+    drop(inner);
+    send_to(one, to, b"again");
+    assert_eq!(receive(two), Ok(b"again".to_vec()));
+    assert_eq!((calls::rclose(one), calls::rclose(two)), (0, 0));
 }
 
 /// A call that receives nothing says that the stream has ended.

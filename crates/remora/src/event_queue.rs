@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -89,6 +90,15 @@ impl<E> EventQueue<E> {
         }
     }
 
+    /// Sleeps until there may be an event: another thread may take it first. The caller looks with
+    /// [`EventQueue::pop`] before and after. A thread may be cancelled here, as in `read`.
+    ///
+    /// # Errors
+    /// Those of [`EventQueue::wait`].
+    pub fn sleep(&self) -> io::Result<()> {
+        self.alarm.sleep()
+    }
+
     /// As [`EventQueue::pop`]; if there is no event, waits for one if the descriptor is blocking.
     ///
     /// # Errors
@@ -102,11 +112,14 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Withdraws the events that `which` selects.
-    pub fn withdraw(&self, which: impl Fn(&E) -> bool) {
+    /// Withdraws the events that `which` selects, and returns them, oldest first.
+    pub fn withdraw(&self, which: impl Fn(&E) -> bool) -> Vec<E> {
         let mut inner = self.lock();
-        inner.events.retain(|event| !which(event));
+        let all = mem::take(&mut inner.events);
+        let (taken, left): (Vec<E>, Vec<E>) = all.into_iter().partition(which);
+        inner.events = left.into();
         self.settle(&inner);
+        taken
     }
 
     /// Until the guard is dropped, events that are added need not wake a thread: the caller looks
@@ -203,7 +216,7 @@ mod tests {
     fn a_withdrawn_event_is_never_fetched() {
         let queue = non_blocking();
         [1, 2, 1].into_iter().for_each(|event| queue.push(event));
-        queue.withdraw(|&e| e == 1);
+        assert_eq!(queue.withdraw(|&e| e == 1), [1, 1]);
         assert_eq!(queue.take(|e| e).unwrap(), 2);
         assert!(!is_readable(&queue) && would_block(&queue));
         queue.push(1);

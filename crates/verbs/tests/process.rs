@@ -14,6 +14,11 @@ fn no_thread_of_the_library_takes_a_signal_of_the_program() {
 }
 
 #[test]
+fn calls_that_wait_go_on_after_a_signals_handler() {
+    cm::runs("process/interrupted", "rsocket.h");
+}
+
+#[test]
 fn a_completion_channel_is_readable_while_an_event_waits() {
     cm::runs("process/channels", "rdma_cma.h");
 }

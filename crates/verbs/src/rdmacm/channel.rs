@@ -1,13 +1,12 @@
 //! Event channels: queues of events, with a descriptor that is readable while there are any.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remora::event::Event as Wake;
+use remora::raw::EventQueue;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::OFlags;
+use rustix::io::retry_on_intr;
 
 use super::objects::{EventChannel, Id, News, Param};
 use super::{ENOMEM, Errno, Result, Table};
@@ -46,13 +45,10 @@ impl News {
 impl EventChannel {
     /// Makes a channel and its handle.
     pub(crate) fn create() -> Result<Arc<EventChannel>> {
-        let ready = Wake::new()?;
-        let flags = rustix::fs::fcntl_getfl(&ready)?;
         // The descriptor starts blocking, as in rdma-core; programs may make it non-blocking.
-        rustix::fs::fcntl_setfl(&ready, flags - OFlags::NONBLOCK)?;
-        let fd = ready.as_fd().as_raw_fd();
-        let channel =
-            Arc::new(EventChannel { c: AtomicUsize::new(0), ready, queue: Mutex::default() });
+        let events = EventQueue::new()?;
+        let fd = events.as_raw_fd();
+        let channel = Arc::new(EventChannel { c: AtomicUsize::new(0), events });
         let slot = handles::create(rdma_event_channel { fd }, CmChannel).ok_or(ENOMEM)?;
         channel.c.store(slot.c() as usize, Ordering::Release);
         Table::insert(slot.c() as usize, channel.clone());
@@ -77,76 +73,52 @@ impl EventChannel {
 
     /// Is the queue empty?
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue().is_empty()
-    }
-
-    fn queue(&self) -> MutexGuard<'_, VecDeque<News>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.events.is_empty()
     }
 
     /// Adds an event.
     pub(crate) fn push(&self, news: News) {
-        let mut queue = self.queue();
-        queue.push_back(news);
-        if queue.len() == 1
-            && let Err(error) = self.ready.notify()
-        {
-            tracing::error!(%error, "cannot signal an event channel");
-        }
+        self.events.push(news);
     }
 
     /// Removes and returns the events that `which` selects.
     pub(crate) fn take(&self, which: impl Fn(&News) -> bool) -> Vec<News> {
-        let mut queue = self.queue();
-        let all = std::mem::take(&mut *queue);
-        let (taken, left): (Vec<News>, Vec<News>) = all.into_iter().partition(which);
-        *queue = left.into();
-        self.settle(&queue);
-        taken
+        self.events.withdraw(which)
     }
 
-    /// Makes the descriptor readable if there are events, else unreadable.
-    fn settle(&self, queue: &VecDeque<News>) {
-        if queue.is_empty() {
-            self.drain();
-        }
-    }
-
-    /// Makes the descriptor unreadable. The descriptor may be blocking, so it is polled before it
-    /// is read.
-    fn drain(&self) {
-        let mut fds = [PollFd::new(&self.ready, PollFlags::IN)];
-        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        if matches!(poll(&mut fds, Some(&at_once)), Ok(1))
-            && let Err(error) = self.ready.drain()
-        {
-            tracing::error!(%error, "cannot reset the descriptor of an event channel");
-        }
-    }
-
+    /// Takes the next event, if there is one.
     pub(super) fn pop(&self) -> Option<News> {
-        let mut queue = self.queue();
-        let news = queue.pop_front()?;
-        news.owner().count_event();
-        self.settle(&queue);
-        Some(news)
+        self.events.pop(|news| {
+            news.owner().count_event();
+            news
+        })
     }
 
-    /// Takes the next event. Like a read of the descriptor, this waits if the descriptor is
-    /// blocking, and a signal interrupts it.
-    pub(super) fn wait(&self) -> Result<News> {
-        loop {
-            if let Some(news) = self.pop() {
-                return Ok(news);
-            }
-            if rustix::fs::fcntl_getfl(&self.ready)?.contains(OFlags::NONBLOCK) {
-                return Err(Errno(libc::EAGAIN));
-            }
-            // While this thread sleeps, perhaps no other polls the cards.
-            for card in process::current().cards() {
-                card.lock().take_over();
-            }
-            poll(&mut [PollFd::new(&self.ready, PollFlags::IN)], None)?;
-        }
+    /// Fails with `EAGAIN` if the program has made the descriptor non-blocking.
+    pub(super) fn check_blocking(&self) -> Result<()> {
+        if self.events.is_nonblocking()? { Err(Errno(libc::EAGAIN)) } else { Ok(()) }
+    }
+
+    /// Sleeps until there may be an event. Like a read of a descriptor, this goes on after the
+    /// handler of a signal, unless that was installed without `SA_RESTART`; and a thread may be
+    /// cancelled here.
+    pub(crate) fn sleep(&self) -> Result<()> {
+        take_over_cards();
+        Ok(self.events.sleep()?)
+    }
+
+    /// As [`EventChannel::sleep`], for calls that cannot be made again: signals do not end it, and
+    /// no thread is cancelled here.
+    pub(super) fn sleep_through_signals(&self) -> Result<()> {
+        take_over_cards();
+        retry_on_intr(|| poll(&mut [PollFd::new(&self.events, PollFlags::IN)], None))?;
+        Ok(())
+    }
+}
+
+/// While a thread sleeps, perhaps no other polls the cards.
+fn take_over_cards() {
+    for card in process::current().cards() {
+        card.lock().take_over();
     }
 }

@@ -102,10 +102,12 @@ pub(super) fn create(
     Ok(id)
 }
 
-/// The READs and atomics of the parameters, limited to what the card supports.
-fn bounded(param: &rdma_conn_param) -> (u8, u8) {
+/// The READs and atomics of the parameters. `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH` stand for
+/// the most that the peer can take, which `asked` has; the card is the limit in any case.
+fn bounded(param: &rdma_conn_param, asked: (u8, u8)) -> (u8, u8) {
     let most = remora::nic::qp::MAX_RD_ATOMIC;
-    (param.responder_resources.min(most), param.initiator_depth.min(most))
+    let one = |said: u8, asked: u8| most.min(if said == u8::MAX { asked } else { said });
+    (one(param.responder_resources, asked.0), one(param.initiator_depth, asked.1))
 }
 
 fn connect(id: &Arc<Id>, param: &rdma_conn_param, private_data: &[u8]) -> Result<()> {
@@ -113,7 +115,7 @@ fn connect(id: &Arc<Id>, param: &rdma_conn_param, private_data: &[u8]) -> Result
         return Err(EINVAL);
     }
     let card = id.card()?;
-    let (responder_resources, initiator_depth) = bounded(param);
+    let (responder_resources, initiator_depth) = bounded(param, (u8::MAX, u8::MAX));
     let (qpn, srq) = queue_pair::number(id, param);
     let told = told(id)?;
     let Some(route) = address::look_again(id)? else { return no_listener(id) };
@@ -229,7 +231,8 @@ fn accept(id: &Arc<Id>, param: Option<(rdma_conn_param, Vec<u8>)>) -> Result<()>
     }
     let agreement = id.lock().agreement;
     let (param, data) = param.unwrap_or_else(|| (param_of(&agreement), Vec::new()));
-    let (responder_resources, initiator_depth) = bounded(&param);
+    let asked = (agreement.responder_resources, agreement.initiator_depth);
+    let (responder_resources, initiator_depth) = bounded(&param, asked);
     let (qpn, srq) = queue_pair::number(id, &param);
     let mut state = id.lock();
     state.agreement.responder_resources = responder_resources;

@@ -10,7 +10,7 @@ use remora::nic::cm::{CommandError, ConnId, SidrAnswer, SidrId};
 use remora::raw;
 use remora::raw::Commands;
 
-use super::objects::{Id, Stage};
+use super::objects::{Id, News, Stage};
 use super::{EINVAL, EIO, Errno, Result, manager};
 use crate::abi::rdma_cma::*;
 use crate::card::ListedCard;
@@ -97,21 +97,29 @@ pub(super) fn peers_are_gone(peers: &BTreeSet<IpAddr>) {
                 drop(state);
                 end_connection(&id);
                 tracing::warn!(%peer, "the process that was asked for a connection is gone");
-                manager::push(&id, RDMA_CM_EVENT_UNREACHABLE, |news| {
-                    news.status = -libc::ETIMEDOUT;
-                });
+                unreachable(&id);
             }
             _ => {}
         }
     }
 }
 
-/// The connection of an id has ended. The program is told once: the card may learn of it, too.
-pub(super) fn disconnected(id: &Arc<Id>) {
+/// The connection of an id has ended, or has failed to come about. The program is told once: the
+/// card and the end of the peer's process may both tell of it.
+pub(super) fn over(id: &Arc<Id>, kind: rdma_cm_event_type, fill: impl FnOnce(&mut News)) {
     let before = mem::replace(&mut id.lock().stage, Stage::Disconnected);
     if before != Stage::Disconnected {
-        manager::push(id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
+        manager::push(id, kind, fill);
     }
+}
+
+pub(super) fn disconnected(id: &Arc<Id>) {
+    over(id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
+}
+
+/// The peer does not answer a request.
+pub(super) fn unreachable(id: &Arc<Id>) {
+    over(id, RDMA_CM_EVENT_UNREACHABLE, |news| news.status = -libc::ETIMEDOUT);
 }
 
 /// Tells all peers that this process ends.
@@ -160,6 +168,22 @@ mod tests {
         let told = channel.take(|_| true);
         let kinds: Vec<_> = told.iter().map(|news| news.kind).collect();
         assert_eq!(kinds, [RDMA_CM_EVENT_DISCONNECTED]);
+        id.end_handle().unwrap();
+        channel.end_handle().unwrap();
+    }
+
+    /// A process may refuse a request and end before the program has destroyed the id.
+    #[test]
+    fn the_failure_of_a_request_is_told_once() {
+        let channel = EventChannel::create().unwrap();
+        let id = Id::create(channel.clone(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
+        id.lock().stage = Stage::Connecting;
+        over(&id, RDMA_CM_EVENT_REJECTED, |news| news.status = 28);
+        unreachable(&id);
+        disconnected(&id);
+        let told = channel.take(|_| true);
+        let kinds: Vec<_> = told.iter().map(|news| (news.kind, news.status)).collect();
+        assert_eq!(kinds, [(RDMA_CM_EVENT_REJECTED, 28)]);
         id.end_handle().unwrap();
         channel.end_handle().unwrap();
     }

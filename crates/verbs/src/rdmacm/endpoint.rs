@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use remora::nic::cm::message::Req;
 
-use super::objects::{Id, Template};
-use super::{EINVAL, Errno, Result, address, connect, events, queue_pair, status};
+use super::objects::{EventChannel, Id, Template};
+use super::{EINVAL, Errno, Result, address, call, connect, events, queue_pair, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
@@ -108,14 +108,19 @@ pub(crate) extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// Waits for a connection request.
-fn request(listener: &Arc<Id>) -> Result<Arc<Id>> {
+/// A listener that requests can be waited for, and the channel to which they come.
+fn waiting_at(listener: *mut rdma_cm_id) -> Result<(Arc<Id>, Arc<EventChannel>)> {
+    let listener = Id::find(listener)?;
     if !listener.lock().sync {
         return Err(EINVAL);
     }
-    events::forget_event(listener);
-    let on = listener.channel().ok_or(EINVAL)?;
-    let event = events::next_event(&on)?;
+    events::forget_event(&listener);
+    let channel = listener.channel().ok_or(EINVAL)?;
+    Ok((listener, channel))
+}
+
+/// The id of a connection request that has come.
+fn request(listener: &Arc<Id>, event: *mut rdma_cm_event) -> Result<Arc<Id>> {
     // SAFETY: the event was just made, and no other thread knows it yet.
     let (kind, status, id) = unsafe { ((*event).event, (*event).status, (*event).id) };
     if kind != RDMA_CM_EVENT_CONNECT_REQUEST || status != 0 {
@@ -143,12 +148,15 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    status(|| {
-        let listener = Id::find(listen)?;
+    let found = call(None, || {
         if id.is_null() {
             return Err(EINVAL);
         }
-        let made = request(&listener)?;
+        waiting_at(listen).map(Some)
+    });
+    let Some((listener, channel)) = found else { return -1 };
+    events::await_event(&channel, |event| {
+        let made = request(&listener, event)?;
         // SAFETY: the caller gives a place for the id.
         unsafe { id.write(made.c()) };
         Ok(())

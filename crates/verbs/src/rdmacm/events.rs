@@ -11,9 +11,9 @@ use std::time::Duration;
 use remora::nic::cm::message::RejectReason;
 
 use super::connection::{end_connection, establish, refuse};
-use super::objects::{EventChannel, Id, News, Param};
+use super::objects::{EventChannel, Id, News, Param, Stage};
 use super::watch::follow;
-use super::{EINVAL, ENOMEM, Errno, Result, groups, manager, queue_pair, status};
+use super::{EINVAL, ENOMEM, Errno, Result, call, groups, manager, queue_pair, set_errno, status};
 use crate::abi::newer::{
     RDMA_CM_EVENT_ADDRINFO_ERROR, RDMA_CM_EVENT_ADDRINFO_RESOLVED, RDMA_CM_EVENT_USER,
 };
@@ -39,19 +39,42 @@ impl Object for CmEvent {
     const KIND: Kind = Kind::CmEvent;
 }
 
-/// Fetches the next event that the program is to see.
-pub(crate) fn next_event(channel: &EventChannel) -> Result<*mut rdma_cm_event> {
-    loop {
-        let news = channel.wait()?;
+/// Fetches the next event that the program is to see. `None`: there is none yet, and the program
+/// wants to wait for it.
+fn next_event(channel: &EventChannel) -> Result<Option<*mut rdma_cm_event>> {
+    while let Some(news) = channel.pop() {
         let owner = news.owner().clone();
         let told = before_delivery(news).map(deliver);
         match told {
-            Some(Ok(event)) => return Ok(event),
+            Some(Ok(event)) => return Ok(Some(event)),
             Some(Err(error)) => {
                 owner.uncount_event();
                 return Err(error);
             }
             None => owner.uncount_event(),
+        }
+    }
+    channel.check_blocking()?;
+    Ok(None)
+}
+
+/// Waits for the next event, and hands it to `act`: the rest of a call that returns 0 or -1.
+///
+/// A thread may be cancelled while it waits. What unwinds it then must not be caught, so no
+/// [`call`] may be around this.
+pub(super) fn await_event(
+    channel: &EventChannel,
+    act: impl FnOnce(*mut rdma_cm_event) -> Result<()>,
+) -> c_int {
+    loop {
+        match call(None, || next_event(channel).map(Some)) {
+            None => return -1,
+            Some(Some(event)) => return status(|| act(event)),
+            Some(None) => {}
+        }
+        if let Err(error) = channel.sleep() {
+            set_errno(error);
+            return -1;
         }
     }
 }
@@ -116,6 +139,7 @@ fn before_delivery(mut news: News) -> Option<News> {
                 Err(error) => {
                     let refused = refuse(&id, RejectReason::CONSUMER_DEFINED, &[]);
                     tracing::error!(?error, ?refused, "a queue pair cannot be connected");
+                    id.lock().stage = Stage::Disconnected;
                     news.kind = RDMA_CM_EVENT_CONNECT_ERROR;
                     news.status = -error.0;
                 }
@@ -164,7 +188,13 @@ pub(super) fn complete(id: &Arc<Id>) -> Result<()> {
     }
     forget_event(id);
     let channel = id.channel().ok_or(EINVAL)?;
-    let event = next_event(&channel)?;
+    let event = loop {
+        match next_event(&channel)? {
+            Some(event) => break event,
+            // What the call has asked for cannot be asked for again, so it sees it through.
+            None => channel.sleep_through_signals()?,
+        }
+    };
     id.set(|c| {
         // SAFETY: `set` gives the C struct, and this is a plain field of it.
         unsafe { (*c).event = event };
@@ -192,30 +222,41 @@ pub(super) fn forget_event(id: &Id) {
     }
 }
 
-/// Has an id on another channel, with its events that wait; returns the channel that it was on.
+/// Has an id on another channel, with its events that wait, and those of a listener with its
+/// requests that wait; returns the channel that it was on.
 pub(super) fn move_to(id: &Id, to: &Arc<EventChannel>) -> Result<Arc<EventChannel>> {
     // Locked throughout, so that later events come behind those that wait.
     let mut state = id.lock();
-    let from = state.channel.replace(to.clone()).ok_or(EINVAL)?;
-    let waiting = from.take(|news| ptr::eq(&*news.id, id));
-    waiting.into_iter().for_each(|news| to.push(news));
-    id.set(|c| {
-        // SAFETY: `set` gives the C struct, and this is a plain field of it.
-        unsafe { (*c).channel = to.c() };
-    });
+    let from = id.change_channel(&mut state, to).ok_or(EINVAL)?;
+    let waiting = from.take(|news| ptr::eq(&*news.id, id) || ptr::eq(&**news.owner(), id));
+    for news in waiting {
+        match ptr::eq(&*news.id, id) {
+            true => to.push(news),
+            false => move_request(news, &from, to),
+        }
+    }
     Ok(from)
+}
+
+/// Moves a request, with the id that it has made and what has happened to that id since.
+fn move_request(request: News, from: &EventChannel, to: &Arc<EventChannel>) {
+    let child = request.id.clone();
+    let mut state = child.lock();
+    child.change_channel(&mut state, to);
+    to.push(request);
+    from.take(|news| Arc::ptr_eq(&news.id, &child)).into_iter().for_each(|news| to.push(news));
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    status(|| {
+    let found = call(None, || {
         let channel = EventChannel::find(channel).inspect_err(|_| thread::sleep(GRACE))?;
-        if event.is_null() {
-            return Err(EINVAL);
-        }
-        let next = next_event(&channel)?;
+        if event.is_null() { Err(EINVAL) } else { Ok(Some(channel)) }
+    });
+    let Some(channel) = found else { return -1 };
+    await_event(&channel, |next| {
         // SAFETY: the caller gives a place for the event.
         unsafe { event.write(next) };
         Ok(())

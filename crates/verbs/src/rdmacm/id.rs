@@ -123,6 +123,19 @@ impl Id {
         self.qp_type == IBV_QPT_UD
     }
 
+    /// Has the id on another channel; returns the one that it was on.
+    pub(super) fn change_channel(
+        &self,
+        state: &mut IdState,
+        to: &Arc<EventChannel>,
+    ) -> Option<Arc<EventChannel>> {
+        self.set(|c| {
+            // SAFETY: `set` gives the C struct, and this is a plain field of it.
+            unsafe { (*c).channel = to.c() };
+        });
+        state.channel.replace(to.clone())
+    }
+
     pub(crate) fn channel(&self) -> Option<Arc<EventChannel>> {
         self.lock().channel.clone()
     }

@@ -18,7 +18,8 @@
 //! - [`verbs`] are the verbs that all these call, [`symbols`] the names that programs are linked
 //!   to.
 //!
-//! Locks are taken in this order: the card, the manager's tables, an id's state, a channel's queue.
+//! Locks are taken in this order: the card, the manager's tables, an id's state (a listener's
+//! before those of its requests), a channel's queue.
 //! A call holds none of them while it calls a verb, because verbs lock the card.
 
 pub(crate) mod address;

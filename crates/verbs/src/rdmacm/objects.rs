@@ -1,16 +1,15 @@
 //! The state behind ids and event channels. [`super::id`] and [`super::channel`] work on it.
 
 use core::ffi::c_int;
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex};
 
-use remora::event::Event as Wake;
 use remora::nic::cm::message::TransportService;
 use remora::nic::cm::service::{CmaHeader, ServiceId};
 use remora::nic::cm::{ConnId, ListenerId, SidrId};
+use remora::raw::EventQueue;
 
 use super::address_list::Lookup;
 use super::directory::Hold;
@@ -21,8 +20,7 @@ use crate::abi::*;
 #[derive(Debug)]
 pub(crate) struct EventChannel {
     pub(super) c: AtomicUsize,
-    pub(super) ready: Wake,
-    pub(super) queue: Mutex<VecDeque<News>>,
+    pub(super) events: EventQueue<News>,
 }
 
 /// The parameters of an event, by its kind.
@@ -83,6 +81,7 @@ pub(crate) enum Stage {
     /// The peer has replied, and this library has no queue pair to make ready.
     Replied,
     Connected,
+    /// The connection has ended, or has failed to come about.
     Disconnected,
 }
 

@@ -15,7 +15,7 @@ use remora::nic::qp::Mtu;
 use remora::raw::Commands;
 
 use super::agreement::{param_of, random_psn};
-use super::connection::disconnected;
+use super::connection::{disconnected, over, unreachable};
 use super::manager::{Manager, current, push, transport};
 use super::objects::{Agreement, Id, News, Param, Route, Stage};
 use super::{ENODEV, Result, sidr, watch};
@@ -81,9 +81,7 @@ impl Sink<'_> {
             CmEvent::Rejected { conn, reason, private_data } => {
                 self.on_rejected(conn, reason, private_data);
             }
-            CmEvent::Unreachable { conn } => self.on(conn, |id| {
-                push(id, RDMA_CM_EVENT_UNREACHABLE, |news| news.status = -libc::ETIMEDOUT);
-            }),
+            CmEvent::Unreachable { conn } => self.on(conn, unreachable),
             CmEvent::Disconnected { conn, .. } => self.on(conn, disconnected),
             CmEvent::TimewaitExit { conn } => {
                 self.on(conn, |id| push(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, |_| ()));
@@ -148,7 +146,7 @@ impl Sink<'_> {
         self.manager.tables().connections.insert((self.card, request.conn), child.clone());
         let mut param = param_of(&agreement);
         param.flow_control = request.flow_control.into();
-        self.announce(listener, &child, Param::Conn(param), request.private_data);
+        self.announce(&listener, &child, Param::Conn(param), request.private_data);
     }
 
     /// The addresses of a request as the program sees them: this side's, then the peer's.
@@ -188,10 +186,14 @@ impl Sink<'_> {
         Some(child)
     }
 
-    fn announce(&self, listener: Arc<Id>, child: &Arc<Id>, param: Param, private_data: Vec<u8>) {
-        let Some(channel) = listener.channel() else { return };
+    fn announce(&self, listener: &Arc<Id>, child: &Arc<Id>, param: Param, private_data: Vec<u8>) {
+        // Locked until the request is there, so that it does not come to a channel which the
+        // listener has left since the child was made.
+        let state = listener.lock();
+        let Some(channel) = &state.channel else { return };
+        child.change_channel(&mut child.lock(), channel);
         channel.push(News {
-            listener: Some(listener),
+            listener: Some(listener.clone()),
             param,
             private_data,
             ..News::new(child, RDMA_CM_EVENT_CONNECT_REQUEST)
@@ -230,7 +232,7 @@ impl Sink<'_> {
         if reason == RejectReason::INVALID_MTU && self.ask_for_less(&id, conn) {
             return;
         }
-        push(&id, RDMA_CM_EVENT_REJECTED, |news| {
+        over(&id, RDMA_CM_EVENT_REJECTED, |news| {
             news.status = i32::from(reason.0);
             news.param = Param::Conn(rdma_conn_param::zeroed());
             news.private_data = private_data;
@@ -280,7 +282,7 @@ impl Sink<'_> {
         state.route = Some(Route { peer: question.peer.ip(), mtu: self.mtu.code() });
         drop(state);
         let param = Param::Datagram(rdma_ud_param::zeroed());
-        self.announce(listener, &child, param, question.private_data);
+        self.announce(&listener, &child, param, question.private_data);
     }
 
     fn refuse_question(&mut self, question: &IncomingResolution, status: SidrStatus) {

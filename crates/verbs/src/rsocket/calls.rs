@@ -4,6 +4,7 @@
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::MutexGuard;
 
 use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
@@ -89,9 +90,9 @@ pub(super) unsafe extern "C" fn raccept(
                 if inner.options.nonblocking {
                     return Err(EAGAIN);
                 }
-                let mut fds = inner.descriptors();
+                let channel = inner.news.clone().ok_or(EINVAL)?;
                 drop(inner);
-                socket::sleep(&mut fds, -1)?;
+                channel.sleep()?;
                 continue;
             };
             // SAFETY: the event was just fetched.
@@ -143,13 +144,35 @@ pub(super) unsafe extern "C" fn rconnect(
         if inner.options.nonblocking {
             return Err(Errno(libc::EINPROGRESS));
         }
-        let mut inner = socket.wait(inner, false, |inner| inner.phase != Phase::Connecting)?;
-        match (inner.phase, std::mem::take(&mut inner.error)) {
-            (Phase::Open, _) => Ok(()),
-            (_, 0) => Err(Errno(libc::ECONNREFUSED)),
-            (_, error) => Err(Errno(error)),
-        }
+        connected(&socket, inner, false).map(drop)
     })
+}
+
+/// Waits for the outcome of a connection that was asked for; its failure is the call's.
+fn connected<'a>(
+    socket: &'a Socket,
+    inner: MutexGuard<'a, Inner>,
+    at_once: bool,
+) -> Result<MutexGuard<'a, Inner>> {
+    if inner.phase != Phase::Connecting {
+        return Ok(inner);
+    }
+    let decided = |inner: &mut Inner| inner.phase != Phase::Connecting;
+    let mut inner = socket.wait_through_signals(inner, at_once, decided)?;
+    match (inner.phase, std::mem::take(&mut inner.error)) {
+        (Phase::Open, _) => Ok(inner),
+        (_, 0) => Err(Errno(libc::ECONNREFUSED)),
+        (_, error) => Err(Errno(error)),
+    }
+}
+
+/// Locks a stream to send or receive. Returns also whether the call must not wait.
+fn lock_stream(socket: &Socket, flags: c_int) -> Result<(MutexGuard<'_, Inner>, bool)> {
+    let inner = socket.lock();
+    let at_once = inner.options.nonblocking || flags & libc::MSG_DONTWAIT != 0;
+    let mut inner = connected(socket, inner, at_once)?;
+    inner.stream()?;
+    Ok((inner, at_once))
 }
 
 /// Resolves an address, and asks for a connection.
@@ -191,9 +214,6 @@ fn expect(inner: &mut Inner, kind: rdma_cm_event_type) -> Result<()> {
 /// Shuts down one direction, or both and with them the connection.
 fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let mut inner = socket.lock();
-    if inner.stream.is_none() || inner.phase != Phase::Open {
-        return Err(Errno(libc::ENOTCONN));
-    }
     inner.progress();
     let stream = inner.stream()?;
     if how == libc::SHUT_RD {
@@ -208,7 +228,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     };
     let over = |inner: &mut Inner| inner.stream().map_or(true, |stream| stream.failed);
     if was_writable && !stream.failed && stream.up {
-        inner = socket.wait(inner, false, |inner| {
+        inner = socket.wait_through_signals(inner, false, |inner| {
             over(inner) || inner.stream().is_ok_and(|stream| stream.can_say())
         })?;
         if !over(&mut inner) {
@@ -218,8 +238,9 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let stream = inner.stream()?;
     stream.writable = false;
     stream.readable &= !whole;
-    // Waits until the sent data has arrived, as TCP delivers it even after a close.
-    inner = socket.wait(inner, false, |inner| {
+    // Waits until the sent data has arrived, as TCP delivers it even after a close. A close that
+    // ends before would cut the stream off, and to the peer that is its regular end.
+    inner = socket.wait_through_signals(inner, false, |inner| {
         over(inner) || inner.stream().is_ok_and(|stream| stream.all_sent())
     })?;
     drop(inner);
@@ -275,10 +296,8 @@ fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize> {
     let mut buffers = buffers.to_vec();
     let mut done = 0;
     loop {
-        let mut inner = socket.lock();
+        let (mut inner, at_once) = lock_stream(socket, flags)?;
         // A cheap look that takes no lock of a completion queue: data may be there already.
-        inner.stream()?;
-        let at_once = inner.options.nonblocking || flags & libc::MSG_DONTWAIT != 0;
         if !inner.stream()?.has_data() {
             let waited = socket.wait(inner, at_once, |inner| {
                 inner.stream().map_or(true, |stream| stream.has_data() || stream.is_at_end())
@@ -328,9 +347,7 @@ unsafe fn send(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize
             unsafe { std::slice::from_raw_parts(buffer.iov_base.cast::<u8>(), buffer.iov_len) };
         let mut at = 0;
         while at < data.len() {
-            let mut inner = socket.lock();
-            inner.stream()?;
-            let at_once = inner.options.nonblocking || flags & libc::MSG_DONTWAIT != 0;
+            let (mut inner, at_once) = lock_stream(socket, flags)?;
             let ready = |inner: &mut Inner| {
                 inner.stream().map_or(true, |s| !s.writable || s.failed || s.can_send())
             };
@@ -616,6 +633,9 @@ pub(super) unsafe extern "C" fn rgetpeername(
             return passed_on(unsafe { libc::getpeername(fd, addr, len) }).map(|_| ());
         }
         let mut inner = socket.lock();
+        if inner.phase == Phase::Connecting {
+            inner.progress();
+        }
         inner.stream()?;
         // SAFETY: the socket's own id; room as above.
         unsafe { give(&(*inner.id).route.addr.dst, addr, len) }
@@ -634,6 +654,9 @@ pub(super) unsafe extern "C" fn rgetsockname(
             return passed_on(unsafe { libc::getsockname(fd, addr, len) }).map(|_| ());
         }
         let inner = socket.lock();
+        if inner.id.is_null() {
+            return Err(Errno(libc::EBADF));
+        }
         // SAFETY: the socket's own id; room as above.
         unsafe { give(&(*inner.id).route.addr.src, addr, len) }
     })

@@ -122,6 +122,13 @@ impl Datagram {
         Ok(SocketAddr::new(source.ip(), own.port()))
     }
 
+    /// Forgets a peer. Datagrams to it may be under way.
+    fn forget(&mut self, peer: SocketAddr) {
+        if let (Some(peer), Some(endpoint)) = (self.peers.remove(&peer), &mut self.endpoint) {
+            endpoint.retire(peer.way);
+        }
+    }
+
     /// Learns which queue pair a peer has.
     fn learn(&mut self, from: SocketAddr, header: &UdpHeader) {
         // The peer's card may be at the address that the kernel has seen, or, as processes of one
@@ -138,13 +145,14 @@ impl Datagram {
             peer.heard = Instant::now();
             return;
         }
-        self.peers.remove(&from);
+        self.forget(from);
         let way = self.endpoint.as_ref().and_then(|endpoint| endpoint.way(card, header.qpn));
         let (Some(way), Ok(source)) = (way, self.source(from)) else { return };
         if self.peers.len() >= PEERS {
             let oldest = self.peers.iter().min_by_key(|(_, peer)| peer.heard);
-            let oldest = oldest.map(|(address, _)| *address);
-            oldest.and_then(|oldest| self.peers.remove(&oldest));
+            if let Some(oldest) = oldest.map(|(address, _)| *address) {
+                self.forget(oldest);
+            }
         }
         self.peers.insert(from, Peer { way, source, heard: Instant::now() });
     }
@@ -264,6 +272,12 @@ impl Datagram {
             0 => Ok(()),
             error => Err(Errno(error)),
         }
+    }
+
+    /// The queue pair, and the way to a peer.
+    #[cfg(test)]
+    pub(super) fn towards(&mut self, peer: SocketAddr) -> Option<(&mut Endpoint, &Way)> {
+        Some((self.endpoint.as_mut()?, &self.peers.get(&peer)?.way))
     }
 
     /// Sends by queue pair, if the peer's is known and the datagram fits a packet.

@@ -41,7 +41,7 @@ pub(super) fn map(
         // SAFETY: the region was just made.
         let key = unsafe { (*region).rkey };
         let piece = Piece { addr: buf as u64, key, length };
-        inner = socket.wait(inner, false, |inner| {
+        inner = socket.wait_through_signals(inner, false, |inner| {
             inner.stream().map_or(true, |stream| stream.can_map() || stream.failed)
         })?;
         inner.stream()?.tell_mapping(entry, Mapping { offset: offset as u64, piece })?;
@@ -57,7 +57,7 @@ pub(super) fn unmap(socket: &Socket, buf: *mut c_void, len: usize) -> Result<()>
     let at = inner.maps.iter().position(|map| map.at == buf as usize && map.len == len);
     let map = inner.maps.remove(at.ok_or(EINVAL)?);
     if let Some(entry) = map.entry {
-        inner = socket.wait(inner, false, |inner| {
+        inner = socket.wait_through_signals(inner, false, |inner| {
             inner.stream().map_or(true, |stream| stream.can_map() || stream.failed)
         })?;
         // The peer may be gone, which is no error here.

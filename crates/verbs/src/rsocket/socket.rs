@@ -56,7 +56,7 @@ pub(super) struct Inner {
     pub(super) id: *mut rdma_cm_id,
     pub(super) channel: *mut rdma_event_channel,
     /// The channel itself.
-    news: Option<Arc<EventChannel>>,
+    pub(super) news: Option<Arc<EventChannel>>,
     pub(super) stream: Option<Stream>,
     pub(super) datagram: Option<Datagram>,
     /// For `SO_ERROR`.
@@ -328,8 +328,12 @@ impl Inner {
         if let Some(datagram) = &self.datagram {
             return datagram.descriptors().map(entry).collect();
         }
-        // SAFETY: the socket's own channel.
-        let mut all = vec![entry(unsafe { (*self.channel).fd })];
+        // A closed socket has none: another thread may have found it just before.
+        let mut all = Vec::new();
+        if !self.channel.is_null() {
+            // SAFETY: the socket's own channel.
+            all.push(entry(unsafe { (*self.channel).fd }));
+        }
         all.extend(self.stream.as_ref().map(|stream| entry(stream.comp_fd)));
         all
     }
@@ -340,7 +344,23 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting.
+    /// As [`Socket::wait`], for calls that cannot be made again: signals do not end it.
+    pub(super) fn wait_through_signals<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        at_once: bool,
+        mut ready: impl FnMut(&mut Inner) -> bool,
+    ) -> Result<MutexGuard<'a, Inner>> {
+        loop {
+            match self.wait(inner, at_once, &mut ready) {
+                Err(Errno(libc::EINTR)) => inner = self.lock(),
+                waited => return waited,
+            }
+        }
+    }
+
+    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting, and with
+    /// `EINTR` if a signal comes.
     pub(super) fn wait<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,

@@ -6,19 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::socket::Inner;
 use super::{calls, poll, socket};
+use crate::abi::IBV_QPS_RTS;
 use crate::abi::rdma_cma::any_address;
 use crate::rdmacm::c_address;
 
 const LEN: u32 = size_of::<any_address>() as u32;
 
-/// Two ends of a connection.
-fn pair() -> (c_int, c_int) {
-    let stream = || match calls::rsocket(libc::AF_INET, libc::SOCK_STREAM, 0) {
+fn stream() -> c_int {
+    match calls::rsocket(libc::AF_INET, libc::SOCK_STREAM, 0) {
         -1 => panic!("{}", std::io::Error::last_os_error()),
         fd => fd,
-    };
-    let (listener, client) = (stream(), stream());
+    }
+}
+
+/// A socket that listens, and its address.
+fn listener() -> (c_int, any_address) {
+    let listener = stream();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let (mut at, mut len) = (c_address::to_c(any), LEN);
     let place = (&raw mut at).cast::<libc::sockaddr>();
@@ -28,14 +33,27 @@ fn pair() -> (c_int, c_int) {
         assert_eq!(calls::rlisten(listener, 1), 0);
         assert_eq!(calls::rgetsockname(listener, place, &mut len), 0);
     }
-    let accepted = thread::spawn(move || {
-        // SAFETY: no address is asked for.
-        unsafe { calls::raccept(listener, std::ptr::null_mut(), std::ptr::null_mut()) }
-    });
-    // SAFETY: as above.
-    assert_eq!(unsafe { calls::rconnect(client, place, len) }, 0);
-    let server = accepted.join().unwrap();
+    (listener, at)
+}
+
+fn accept(listener: c_int) -> c_int {
+    // SAFETY: no address is asked for.
+    let server = unsafe { calls::raccept(listener, std::ptr::null_mut(), std::ptr::null_mut()) };
     assert!(server >= 0);
+    server
+}
+
+fn connect(client: c_int, at: &any_address) -> c_int {
+    // SAFETY: the address lives through the call, and has as many bytes as it is told.
+    unsafe { calls::rconnect(client, std::ptr::from_ref(at).cast(), LEN) }
+}
+
+/// Two ends of a connection.
+fn pair() -> (c_int, c_int) {
+    let ((listener, at), client) = (listener(), stream());
+    let accepted = thread::spawn(move || accept(listener));
+    assert_eq!(connect(client, &at), 0);
+    let server = accepted.join().unwrap();
     assert_eq!(calls::rclose(listener), 0);
     (client, server)
 }
@@ -72,6 +90,122 @@ fn receive(fd: c_int) -> Result<Vec<u8>, Option<i32>> {
         -1 => Err(std::io::Error::last_os_error().raw_os_error()),
         len => Ok(room[..len as usize].to_vec()),
     }
+}
+
+/// A thread that has found a socket may lock it only after another has closed it.
+#[test]
+fn a_closed_socket_has_no_descriptors() {
+    let (client, server) = pair();
+    let datagram = calls::rsocket(libc::AF_INET, libc::SOCK_DGRAM, 0);
+    for fd in [client, server, datagram] {
+        let socket = socket::find(fd).unwrap();
+        assert!(!socket.lock().descriptors().is_empty());
+        assert_eq!(calls::rclose(fd), 0);
+        let mut inner = socket.lock();
+        inner.arm();
+        assert!(inner.descriptors().is_empty());
+    }
+}
+
+/// Threads poll a socket and ask for its name while another closes it.
+#[test]
+fn a_socket_may_be_closed_while_others_use_it() {
+    for _ in 0..20 {
+        let (client, server) = pair();
+        let ended = AtomicBool::new(false);
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut fd = libc::pollfd { fd: client, events: libc::POLLIN, revents: 0 };
+                while !ended.load(Ordering::Relaxed) {
+                    // SAFETY: there is one entry.
+                    unsafe { poll::rpoll(&mut fd, 1, 1) };
+                }
+            });
+            threads.spawn(|| {
+                let mut at = any_address([0; size_of::<any_address>()]);
+                while !ended.load(Ordering::Relaxed) {
+                    let (place, mut len) = ((&raw mut at).cast(), LEN);
+                    // SAFETY: there is as much room as the call is told.
+                    unsafe { calls::rgetsockname(client, place, &mut len) };
+                }
+            });
+            thread::sleep(Duration::from_millis(1));
+            assert_eq!(calls::rclose(client), 0);
+            ended.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(calls::rclose(server), 0);
+    }
+}
+
+/// No call but those for data takes the connection's events here.
+#[test]
+fn calls_for_data_see_that_a_connection_is_made() {
+    let ((listener, at), client) = (listener(), stream());
+    assert_eq!(calls::rfcntl(client, libc::F_SETFL, libc::O_NONBLOCK), 0);
+    assert_eq!(connect(client, &at), -1);
+    assert_eq!(receive(client), Err(Some(libc::EAGAIN)));
+    let server = accept(listener);
+    // SAFETY: the data lives through the call.
+    while unsafe { calls::rsend(client, b"early".as_ptr().cast(), 5, 0) } != 5 {
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN));
+    }
+    assert_eq!(receive(server), Ok(b"early".to_vec()));
+    for fd in [client, server, listener] {
+        assert_eq!(calls::rclose(fd), 0);
+    }
+}
+
+/// The failure of a connection is told once, to whichever call waits for it.
+#[test]
+fn calls_for_data_see_that_a_connection_is_refused() {
+    let ((listener, at), client) = (listener(), stream());
+    assert_eq!(calls::rclose(listener), 0);
+    assert_eq!(calls::rfcntl(client, libc::F_SETFL, libc::O_NONBLOCK), 0);
+    assert_eq!(connect(client, &at), -1);
+    assert_eq!(calls::rfcntl(client, libc::F_SETFL, 0), 0);
+    assert_eq!(receive(client), Err(Some(libc::ECONNREFUSED)));
+    assert_eq!(receive(client), Err(Some(libc::ENOTCONN)));
+    assert_eq!(calls::rclose(client), 0);
+}
+
+fn send_to(from: c_int, to: SocketAddr, data: &[u8]) {
+    let at = c_address::to_c(to);
+    let (place, bytes) = ((&raw const at).cast(), data.as_ptr().cast());
+    // SAFETY: the data and the address live through the call.
+    let sent = unsafe { calls::rsendto(from, bytes, data.len(), 0, place, LEN) };
+    assert_eq!(sent, data.len() as isize);
+}
+
+/// It stops the send queue of a queue pair for datagrams.
+#[test]
+fn a_datagram_socket_outlives_a_send_that_fails() {
+    let [one, two] = [(); 2].map(|()| calls::rsocket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let (mut at, mut len) = (c_address::to_c(any), LEN);
+    let place = (&raw mut at).cast::<libc::sockaddr>();
+    // SAFETY: the address lives through the calls, and has as many bytes as they are told.
+    let to = unsafe {
+        assert_eq!(calls::rbind(two, place, LEN), 0);
+        assert_eq!(calls::rgetsockname(two, place, &mut len), 0);
+        c_address::from_c(place).unwrap().unwrap()
+    };
+    send_to(one, to, b"by UDP");
+    assert_eq!(receive(two), Ok(b"by UDP".to_vec()));
+    let socket = socket::find(one).unwrap();
+    let knows_the_other = |inner: &mut Inner| inner.datagram().unwrap().towards(to).is_some();
+    let mut inner = socket.wait(socket.lock(), false, knows_the_other).unwrap();
+    let (endpoint, way) = inner.datagram().unwrap().towards(to).unwrap();
+    endpoint.fail_a_send(way);
+    let state = |inner: &mut Inner| {
+        let (endpoint, _) = inner.datagram().unwrap().towards(to).unwrap();
+        endpoint.state_at_rest()
+    };
+    let mut inner = socket.wait(inner, false, |inner| state(inner).is_some()).unwrap();
+    assert_eq!(state(&mut inner), Some(IBV_QPS_RTS));
+    drop(inner);
+    send_to(one, to, b"again");
+    assert_eq!(receive(two), Ok(b"again".to_vec()));
+    assert_eq!((calls::rclose(one), calls::rclose(two)), (0, 0));
 }
 
 /// A call that receives nothing says that the stream has ended.

@@ -1,6 +1,7 @@
 //! The queue pair of a datagram socket, its buffers and its completion queues.
 
 use core::ffi::c_int;
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr;
 
@@ -10,7 +11,7 @@ use super::wire::{self, SLOT};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::card::ListedCard;
-use crate::ibverbs::{ah, channel, cq, poll, post, recv};
+use crate::ibverbs::{ah, channel, cq, poll, post, qp, recv};
 use crate::rdmacm::{EINVAL, Errno, Result, connect, queue_pair};
 
 /// Marks a work request as a receive.
@@ -51,6 +52,14 @@ pub(super) struct Endpoint {
     send: Option<Buffer>,
     recv: Option<Buffer>,
     free: Vec<usize>,
+    /// The sends that were posted, and those of them that are done.
+    posted: u64,
+    done: u64,
+    /// A send has failed, and has stopped the send queue.
+    stopped: bool,
+    /// Ways that no longer lead to a peer, kept until as many sends are done as were posted before:
+    /// a send whose address handle is gone fails.
+    retired: VecDeque<(u64, Way)>,
     slots: usize,
     inline: usize,
     /// The address of the queue pair's card, and the most that one of its packets carries.
@@ -86,6 +95,10 @@ impl Endpoint {
             send: None,
             recv: None,
             free: Vec::new(),
+            posted: 0,
+            done: 0,
+            stopped: false,
+            retired: VecDeque::new(),
             slots: 0,
             inline: 0,
             card: card.address,
@@ -158,8 +171,20 @@ impl Endpoint {
         len <= self.mtu.min(SLOT)
     }
 
+    /// Takes a way that is no longer used.
+    pub(super) fn retire(&mut self, way: Way) {
+        self.retired.push_back((self.posted, way));
+        self.forget_ways();
+    }
+
+    fn forget_ways(&mut self) {
+        while self.retired.front().is_some_and(|(after, _)| *after <= self.done) {
+            self.retired.pop_front();
+        }
+    }
+
     pub(super) fn can_send(&self) -> bool {
-        !self.free.is_empty()
+        !self.stopped && !self.free.is_empty()
     }
 
     /// Sends a datagram: a header, then data. Call it only if [`Endpoint::can_send`].
@@ -193,10 +218,53 @@ impl Endpoint {
         let mut bad = ptr::null_mut();
         // SAFETY: the request lives through the call, its memory until its completion.
         let posted = Errno::check(unsafe { post::post_send(self.qp, &mut request, &mut bad) });
-        if posted.is_err() {
-            self.free.push(slot);
+        match posted {
+            Ok(()) => self.posted += 1,
+            Err(_) => self.free.push(slot),
         }
         posted
+    }
+
+    /// Handles completed sends. After one that has failed the card flushes those behind it, and
+    /// then the queue is started again: what is lost is lost, as datagrams may be.
+    fn on_sent(&mut self, sent: &[ibv_wc]) {
+        self.free.extend(sent.iter().map(|wc| wc.wr_id as usize));
+        self.done += sent.len() as u64;
+        self.forget_ways();
+        self.stopped |= sent.iter().any(|wc| wc.status != IBV_WC_SUCCESS);
+        if self.stopped && self.done == self.posted {
+            let attr = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::zeroed() };
+            if let Err(error) = qp::modify(self.qp, &attr, IBV_QP_STATE) {
+                tracing::warn!(?error, "datagrams are lost: their queue pair has failed");
+            }
+            self.stopped = false;
+        }
+    }
+
+    /// Fails a send, as if the memory that it names were gone.
+    #[cfg(test)]
+    pub(super) fn fail_a_send(&mut self, way: &Way) {
+        let slot = self.free.pop().unwrap();
+        let mut piece = ibv_sge { addr: 8, length: 512, lkey: 0 };
+        let ud = ibv_send_wr_wr_ud { ah: way.ah, remote_qpn: way.qpn, remote_qkey: RDMA_UDP_QKEY };
+        let mut request = ibv_send_wr {
+            wr_id: slot as u64,
+            sg_list: &raw mut piece,
+            num_sge: 1,
+            opcode: IBV_WR_SEND,
+            wr: ibv_send_wr_wr { ud },
+            ..ibv_send_wr::zeroed()
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the request lives through the call; the card does not find its memory.
+        Errno::check(unsafe { post::post_send(self.qp, &mut request, &mut bad) }).unwrap();
+        self.posted += 1;
+    }
+
+    /// The state of the queue pair, once no sends are under way.
+    #[cfg(test)]
+    pub(super) fn state_at_rest(&self) -> Option<ibv_qp_state> {
+        (self.done == self.posted).then(|| qp::query(self.qp).unwrap().0.qp_state)
     }
 
     fn post_recv(&self, slot: usize) -> Result<()> {
@@ -226,7 +294,10 @@ impl Endpoint {
             let count = unsafe { poll::poll_cq(cq, most.min(BATCH) as c_int, done.as_mut_ptr()) };
             done[..usize::try_from(count).unwrap_or(0).min(BATCH)].to_vec()
         };
-        self.free.extend(poll(self.send_cq, BATCH).iter().map(|wc| wc.wr_id as usize));
+        let sent = poll(self.send_cq, BATCH);
+        if !sent.is_empty() {
+            self.on_sent(&sent);
+        }
         let mut count = 0;
         for wc in poll(self.recv_cq, room) {
             let slot = (wc.wr_id & !RECV) as usize;

@@ -101,9 +101,13 @@ static void without_queue_pairs(int port)
 	CHECK(event->param.conn.qp_num == 0x1234 && event->param.conn.retry_count == 5);
 	CHECK(event->param.conn.responder_resources == 2 && event->param.conn.initiator_depth == 3);
 	param.qp_num = 0x5678;
+	/* As much as the client can take. */
+	param.responder_resources = RDMA_MAX_RESP_RES;
+	param.initiator_depth = RDMA_MAX_INIT_DEPTH;
 	CHECK(!rdma_accept(child, &param));
 	CHECK(!rdma_ack_cm_event(event));
 	event = expect(client_channel, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	CHECK(event->param.conn.responder_resources == 3 && event->param.conn.initiator_depth == 2);
 	CHECK(event->param.conn.qp_num == 0x5678 && event->param.conn.private_data_len == 196);
 	CHECK(!rdma_ack_cm_event(event));
 	CHECK(!rdma_init_qp_attr(id, &attr, &mask));

@@ -276,6 +276,39 @@ static void migrate(void)
 	CHECK(!rdma_destroy_id(id) && !rdma_destroy_id(left));
 }
 
+static void await_readable(struct rdma_event_channel *channel)
+{
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+	CHECK(poll(&fd, 1, -1) == 1);
+}
+
+/* Requests that wait move with their listener, each with its id, and so do later ones. */
+static void migrate_listener(void)
+{
+	struct rdma_conn_param param = { .qp_num = 0x1234 };
+	struct rdma_cm_id *clients[2] = { resolved(port), resolved(port) }, *requests[2];
+	CHECK(!rdma_connect(clients[0], &param));
+	await_readable(servers);
+	CHECK(!rdma_migrate_id(listener, other) && listener->channel == other);
+	CHECK(!readable(servers) && readable(other));
+	CHECK(!rdma_connect(clients[1], &param));
+	for (int i = 0; i < 2; i++) {
+		requests[i] = passes(other, RDMA_CM_EVENT_CONNECT_REQUEST);
+		CHECK(requests[i]->channel == other);
+	}
+	/* What happens to them comes there, too. */
+	for (int i = 0; i < 2; i++) {
+		CHECK(!rdma_accept(requests[i], &param));
+		CHECK(passes(ours, RDMA_CM_EVENT_CONNECT_RESPONSE) == clients[i]);
+		CHECK(!rdma_establish(clients[i]));
+		CHECK(passes(other, RDMA_CM_EVENT_ESTABLISHED) == requests[i]);
+	}
+	CHECK(!rdma_migrate_id(listener, servers) && listener->channel == servers);
+	for (int i = 0; i < 2; i++)
+		CHECK(!rdma_destroy_id(requests[i]) && !rdma_destroy_id(clients[i]));
+	CHECK(!readable(servers) && !readable(other));
+}
+
 static int acknowledged;
 
 static void *acknowledge(void *event)
@@ -326,6 +359,7 @@ int main(void)
 	statuses();
 	nonblocking();
 	migrate();
+	migrate_listener();
 	destroy();
 	rdma_destroy_event_channel(ours);
 	rdma_destroy_event_channel(other);

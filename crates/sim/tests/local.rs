@@ -415,6 +415,32 @@ fn payload_that_cannot_be_read_fails_its_request() {
     assert_eq!(sent(&mut world, &a), [Status::LocalProtection]);
 }
 
+/// Packets handed over in the card keep the order of a READ and a SEND that ends its key.
+#[test]
+fn a_read_in_the_card_is_answered_before_a_later_send_ends_its_key() {
+    let (mut world, a, b, region) = half_connected();
+    b.bring_up(&mut world, &a, &ConnectOptions::default(), (Psn::new(2), Psn::new(1)));
+    let receive = RecvRequest { wr_id: 2, sges: &[] };
+    b.post_recv(&mut world, &receive).unwrap();
+    let host = &mut world.hosts[0];
+    let key = host.nic.reg_mr(a.pd, region.init(Access::all())).unwrap();
+    let bytes = remora_sim::dice::pattern(8, 30_000);
+    region.write(&mut host.memory, 0, &bytes);
+    let sges = [Sge { addr: region.iova + 30_000, len: 30_000, lkey: region.key }];
+    let from = RemoteAddress { addr: region.iova, rkey: key };
+    let (read, ends) = (SendOp::Read { from }, SendOp::SendInvalidate { rkey: key });
+    for (op, sges) in [(read, &sges[..]), (ends, &[])] {
+        let data = Data::Sges(sges);
+        let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::empty() };
+        a.post_send(&mut world, &request).unwrap();
+    }
+    world.run(Duration::from_secs(1));
+    assert_eq!(sent(&mut world, &a), [Status::Success; 2]);
+    let got = Endpoint::drain(&mut world, 0, b.recv_cq)[0];
+    assert_eq!((got.status, got.imm_or_key), (Status::Success, key));
+    assert!(region.read(&world.hosts[0].memory, 30_000, 30_000) == bytes);
+}
+
 #[test]
 fn packets_to_other_cards_leave_as_ever() {
     let mut dice = Dice::new(5);

@@ -8,7 +8,7 @@ use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{
     AtomicEth, Bth, Dialect, Extensions, Leth, Nak, Op, Operation, Position, Reth, Transport,
 };
-use remora_nic::{Access, Event};
+use remora_nic::{Access, Event, MwBinding, MwType, memory::window::next_key};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::packet::Wire;
 use remora_sim::pair::address;
@@ -400,6 +400,40 @@ fn a_send_that_invalidates_ends_the_key() {
     t.world.hosts[B].nic.dereg_mr(other).unwrap();
     assert_ne!(key, other);
     t.tear_down();
+}
+
+/// A SEND ends a key only when all that was read by it before has left.
+#[test]
+fn a_read_is_answered_before_a_later_send_ends_its_key() {
+    for window in [false, true] {
+        let mut t = Pair::standard();
+        // What arrives within a microsecond is one batch, before B answers the first.
+        t.world.driver.receive_delay = core::time::Duration::from_micros(1);
+        let expected = t.fill(B, 0, 100_000);
+        let mut from = t.remote(B, 0);
+        if window {
+            let nic = &mut t.world.hosts[B].nic;
+            let key = next_key(nic.alloc_mw(t.ends[B].pd, MwType::Type2).unwrap());
+            let (lkey, access) = (from.rkey, Access::REMOTE_READ);
+            let to = MwBinding { lkey, addr: from.addr, len: 100_000, access, zero_based: false };
+            t.post(B, SendOp::BindMw { key, to }, Data::Sges(&[]), SendFlags::empty());
+            t.run();
+            from.rkey = key;
+        }
+        t.receive(B, 200_000, 2000);
+        t.ask(A, SendOp::Read { from }, 0, 100_000);
+        t.ask(A, SendOp::SendInvalidate { rkey: from.rkey }, 200_000, 2000);
+        t.write(A, 200_000, 300_000, 10);
+        t.run();
+        // Expect: all are done, each once, and the SEND tells the key that it has ended.
+        let sent = statuses(&t.sent(A));
+        let still = if window { Status::Success } else { Status::RemoteAccess };
+        assert_eq!(sent, [Status::Success, Status::Success, still]);
+        assert!(t.bytes(A, 0, 100_000) == expected);
+        let got = t.received(B)[0];
+        let told = (got.status, got.len, got.imm_or_key);
+        assert_eq!(told, (Status::Success, 2000, from.rkey));
+    }
 }
 
 #[test]

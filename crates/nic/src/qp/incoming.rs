@@ -44,6 +44,11 @@ impl<'p> Incoming<'p> {
         }
     }
 
+    /// Is it a response to a READ?
+    fn is_read_response(&self) -> bool {
+        matches!(self, Incoming::Response(packet) if packet.op.operation == Operation::ReadResponse)
+    }
+
     /// Is it a packet of this service? Congestion notifications belong to every service.
     #[inline]
     fn is_of(&self, transport: Transport) -> bool {
@@ -102,6 +107,9 @@ impl Qp {
         }
         if Ecn::from_tos(outer.tos) == Ecn::Congested {
             self.note_congestion(env);
+            if incoming.is_read_response() {
+                self.note_marked_answer(env.now);
+            }
         }
         match (incoming, self.transport) {
             (Incoming::CongestionNotification, _) => self.handle_cnp(env),

@@ -78,6 +78,9 @@ pub enum Outcome {
     Refused(Nak),
     /// A peer's unreliable message was dropped.
     Dropped,
+    /// An unreliable message of this card, whose request was done, did not leave; the queue pair is
+    /// in SQE.
+    Lost,
     /// A send request of this card ends with this status.
     Failed {
         /// The id from the work request.
@@ -291,6 +294,7 @@ impl fmt::Display for Incident {
         match self.outcome {
             Outcome::Refused(_) => f.write_str(" refused its peer's request")?,
             Outcome::Dropped => f.write_str(" dropped its peer's message")?,
+            Outcome::Lost => f.write_str(" lost a message of its own")?,
             Outcome::Failed { wr_id, opcode, .. } => {
                 write!(f, " failed request {wr_id:#x}")?;
                 if let Some(opcode) = opcode {
@@ -309,7 +313,7 @@ impl fmt::Display for Incident {
         }
         match self.outcome {
             Outcome::Refused(nak) => write!(f, "; told the peer: {}", told(nak))?,
-            Outcome::Dropped => {}
+            Outcome::Dropped | Outcome::Lost => {}
             Outcome::Failed { status, .. } => write!(f, "; {status}")?,
         }
         write!(f, "; counted as {}", self.counter())

@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 
+use remora_nic::incident::Cause;
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{
     Completion, Data, FlushKind, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Sge,
@@ -439,6 +440,33 @@ fn a_read_in_the_card_is_answered_before_a_later_send_ends_its_key() {
     let got = Endpoint::drain(&mut world, 0, b.recv_cq)[0];
     assert_eq!((got.status, got.imm_or_key), (Status::Success, key));
     assert!(region.read(&world.hosts[0].memory, 30_000, 30_000) == bytes);
+}
+
+/// An unreliable message is done when it is made. If its memory turns out to be unreadable then, no
+/// further message may seem to leave either.
+#[test]
+fn payload_that_cannot_be_read_stops_an_unreliable_sender() {
+    for transport in [Transport::Uc, Transport::Ud] {
+        let mut rig = Rig::new(true, &mut Dice::new(5));
+        let at = rig.sides.iter().position(|[a, _]| a.end.transport == transport).unwrap();
+        let [Side { end: a, region, .. }, Side { end: b, .. }] = &rig.sides[at];
+        let (a, b, lies) = (*a, *b, region.pieces(0, 10)[0].clone());
+        let sges = [Sge { addr: region.iova, len: 100, lkey: region.key }];
+        let to = UdDestination { ah: rig.ah, qpn: b.qpn, qkey: QKEY };
+        let op = SendOp::Send { imm: None, to: (transport == Transport::Ud).then_some(to) };
+        let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+        let world = &mut rig.world;
+        world.hosts[0].memory.break_range(lies);
+        a.post_send(world, &SendRequest { wr_id: 1, op, data, flags }).unwrap();
+        world.run(Duration::from_secs(1));
+        let incident = world.hosts[0].nic.poll_incident().expect("a reason");
+        assert_eq!((incident.qpn, incident.cause), (a.qpn, Cause::Unreadable));
+        assert_eq!(a.state(world), State::Sqe);
+        a.post_send(world, &SendRequest { wr_id: 2, op, data, flags }).unwrap();
+        world.run(Duration::from_secs(1));
+        assert_eq!(sent(world, &a), [Status::Success, Status::Flushed]);
+        assert_eq!(Endpoint::drain(world, 0, b.recv_cq), []);
+    }
 }
 
 #[test]

@@ -291,6 +291,10 @@ impl Qp {
             let outcome = work.fails_with(status);
             self.report(env, outcome, packet, cause);
             self.settle_failures(env);
+        } else if !self.transport.is_reliable() {
+            // The request was done when its last packet was made.
+            self.report(env, Outcome::Lost, packet, cause);
+            self.stop_sending(env);
         }
     }
 

@@ -74,7 +74,8 @@ impl From<Cause> for Blame {
 /// What followed from an incident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// A peer's request was refused; the queue pair is in ERROR, or will be.
+    /// A peer's request was refused; the queue pair is in ERROR, or will be. Or a copy of one that
+    /// had been answered was refused, which ends nothing here.
     Refused(Nak),
     /// A peer's unreliable message was dropped.
     Dropped,

@@ -357,7 +357,7 @@ fn a_read_of_a_region_that_is_gone_ends_the_connection() {
 }
 
 #[test]
-fn a_repeated_read_of_a_region_that_is_gone_ends_the_connection() {
+fn a_repeated_read_of_a_region_that_is_gone_ends_its_requester() {
     let mut t = Pair::standard();
     t.rule(Rule::nth(3, Fate::Drop, |p| p.is(Operation::ReadResponse)));
     t.rule(Rule::all(Fate::Delay(core::time::Duration::from_micros(50)), |p| {
@@ -370,9 +370,39 @@ fn a_repeated_read_of_a_region_that_is_gone_ends_the_connection() {
     let key = t.regions[B].key;
     t.world.hosts[B].nic.dereg_mr(key).unwrap();
     t.run();
-    // Expect: a NAK for the repetition, with the missing PSN.
-    assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);
-    assert_eq!(t.seen(|p| p.is_nak(Nak::RemoteAccess))[0].bth.psn.value(), 102);
+    // Expect: a NAK for the repetition, with the missing PSN, which ends the request.
+    let naks = t.seen(|p| p.is_nak(Nak::RemoteAccess));
+    assert_eq!(naks.iter().map(|nak| nak.bth.psn.value()).collect::<Vec<_>>(), [102]);
+    assert_eq!(statuses(&t.sent(A)), [Status::RemoteAccess]);
+    assert_eq!(t.ends[A].state(&t.world), State::Error);
+}
+
+/// A peer that has its answer may get a late copy of its request refused: it heeds no such NAK.
+#[test]
+fn a_late_copy_of_a_read_of_a_region_that_is_gone_harms_nobody() {
+    let mut t = Pair::standard();
+    let expected = t.fill(B, 0, 3000);
+    let nic = &mut t.world.hosts[B].nic;
+    let rkey = nic.reg_mr(t.ends[B].pd, t.regions[B].init(Access::all())).unwrap();
+    let from = RemoteAddress { rkey, ..t.remote(B, 0) };
+    t.ask(A, SendOp::Read { from }, 0, 3000);
+    t.run();
+    t.world.hosts[B].nic.dereg_mr(rkey).unwrap();
+    let ext =
+        Extensions { reth: Reth { addr: from.addr, rkey, len: 3000 }, ..Extensions::default() };
+    t.receive(B, 10_000, 100);
+    t.world.driver.receive_delay = core::time::Duration::from_micros(1);
+    t.forge(A, 100, op(Operation::ReadRequest, Position::Only), &ext, &[]);
+    t.send(A, 5000, 100);
+    t.run();
+    // Expect: the copy is refused by its own PSN, and the SEND behind it is done.
+    let naks = t.seen(|p| p.is_nak(Nak::RemoteAccess));
+    assert_eq!(naks.iter().map(|nak| nak.bth.psn.value()).collect::<Vec<_>>(), [100]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success; 2]);
+    assert_eq!(statuses(&t.received(B)), [Status::Success]);
+    assert!(t.bytes(A, 0, 3000) == expected);
+    assert_eq!((t.events(B), t.ends[B].state(&t.world)), (vec![], State::Rts));
+    t.tear_down();
 }
 
 #[test]

@@ -489,8 +489,12 @@ impl Qp {
     }
 
     /// Removes completions that were not polled yet: a queue pair that begins anew must not find
-    /// those of its former requests. (Drivers of hardware cards remove them, too.)
+    /// those of its former requests. (Drivers of hardware cards remove them, too.) Those of an XRC
+    /// target stay: they give the owners of shared receive queues their elements back.
     fn forget_completions(&self, card: &mut Card) {
+        if self.cold.xrcd.is_some() {
+            return;
+        }
         for cq in [self.send_cq, self.recv_cq] {
             if let Some(queue) = card.cqs.get_mut(cq) {
                 queue.forget(self.qpn);

@@ -551,3 +551,22 @@ fn a_read_is_answered_before_a_later_request_is_refused() {
     assert_eq!(t.bytes(A, 0, 100_000), expected);
     assert_eq!(t.ends[B].state(&t.world), State::Error);
 }
+
+/// What comes after a refusal, while the answers before it leave, changes nothing about it.
+#[test]
+fn a_refusal_is_not_replaced_by_one_of_an_unknown_op_code() {
+    let mut t = Pair::standard();
+    // All requests arrive as one batch, before B answers the first.
+    t.world.driver.receive_delay = core::time::Duration::from_micros(1);
+    let RemoteAddress { addr, rkey } = t.remote(B, 0);
+    let with = |rkey| Extensions { reth: Reth { addr, rkey, len: 8 }, ..Extensions::default() };
+    t.forge(A, 100, op(Operation::ReadRequest, Position::Only), &with(rkey), &[]);
+    t.forge(A, 101, op(Operation::Write, Position::Only), &with(rkey ^ 1), &[1; 8]);
+    let unknown = Op { code: 0x1F, ..*op(Operation::Acknowledge, Position::Only) };
+    t.forge(A, 101, &unknown, &Extensions::default(), &[]);
+    t.run();
+    // Expect: the NAK and the event of the WRITE, and no others.
+    assert_eq!(t.seen(|p| p.is_nak(Nak::RemoteAccess)).len(), 1);
+    assert!(t.seen(|p| p.is_nak(Nak::InvalidRequest)).is_empty());
+    assert_eq!(t.events(B), [Event::QpAccessError(t.ends[B].qpn)]);
+}

@@ -139,7 +139,9 @@ impl Qp {
         // A connection of the lossy dialect takes an old connection's packets for what they are.
         let answers = answers && !self.is_lossy();
         let asks = answers && bth.opcode >> 5 == self.transport.code();
-        if listens && asks && bth.psn == self.rx.expected {
+        // After a refusal nothing more is refused.
+        let refuses = listens && asks && !self.rx.breaking;
+        if refuses && bth.psn == self.rx.expected {
             env.card.counters.refused_invalid_request += 1;
             let outcome = Outcome::Refused(Nak::InvalidRequest);
             let cause = Cause::UnknownOpcode(bth.opcode);

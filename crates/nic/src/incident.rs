@@ -74,10 +74,14 @@ impl From<Cause> for Blame {
 /// What followed from an incident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// A peer's request was refused; the queue pair is in ERROR, or will be.
+    /// A peer's request was refused; the queue pair is in ERROR, or will be. Or a copy of one that
+    /// had been answered was refused, which ends nothing here.
     Refused(Nak),
     /// A peer's unreliable message was dropped.
     Dropped,
+    /// An unreliable message of this card, whose request was done, did not leave; the queue pair is
+    /// in SQE.
+    Lost,
     /// A send request of this card ends with this status.
     Failed {
         /// The id from the work request.
@@ -291,6 +295,7 @@ impl fmt::Display for Incident {
         match self.outcome {
             Outcome::Refused(_) => f.write_str(" refused its peer's request")?,
             Outcome::Dropped => f.write_str(" dropped its peer's message")?,
+            Outcome::Lost => f.write_str(" lost a message of its own")?,
             Outcome::Failed { wr_id, opcode, .. } => {
                 write!(f, " failed request {wr_id:#x}")?;
                 if let Some(opcode) = opcode {
@@ -309,7 +314,7 @@ impl fmt::Display for Incident {
         }
         match self.outcome {
             Outcome::Refused(nak) => write!(f, "; told the peer: {}", told(nak))?,
-            Outcome::Dropped => {}
+            Outcome::Dropped | Outcome::Lost => {}
             Outcome::Failed { status, .. } => write!(f, "; {status}")?,
         }
         write!(f, "; counted as {}", self.counter())

@@ -3,7 +3,7 @@
 #[path = "support/until.rs"]
 mod until;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use remora::daemon::{Server, ServerOptions};
@@ -314,6 +314,26 @@ fn connections_are_made_used_and_parted() {
     assert_eq!(client.cq.spin(PATIENCE).unwrap().status, Status::Success);
     drop(connection);
     passive.join().unwrap();
+}
+
+/// A program with sockets of IPv6 names a peer of IPv4 by a mapped address.
+#[test]
+fn a_peer_may_be_named_by_its_mapped_address() {
+    let (server, client) = (end(), end());
+    let listener = server.device.listen(7471).unwrap();
+    let IpAddr::V4(there) = server.device.info().address else { panic!("a card of IPv4") };
+    let to = SocketAddr::new(there.to_ipv6_mapped().into(), 7471);
+    let params = ConnectionParams::new(server.device.info().mtu);
+    let passive = std::thread::spawn(move || {
+        let request = listener.accept().wait(PATIENCE).expect("a request");
+        request.accept(server.qp.clone(), b"", &params).wait(PATIENCE).unwrap()
+    });
+    let active = client.device.connect(client.qp.clone(), to, b"", &params).wait(PATIENCE).unwrap();
+    let passive = passive.join().unwrap();
+    let op = SendOp::Send { imm: None, to: None };
+    passive.queue_pair().post_recv(&RecvRequest { wr_id: 3, sges: &[] }).unwrap();
+    active.queue_pair().post_send(&signaled(0, op, Data::Inline(b""))).unwrap();
+    assert_eq!(client.cq.spin(PATIENCE).unwrap().status, Status::Success);
 }
 
 /// Every process can bind the address of another one's card, with another port. What it sends from

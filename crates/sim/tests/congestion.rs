@@ -5,14 +5,14 @@ use core::time::Duration;
 use remora_nic::Config;
 use remora_nic::qp::{Congestion, QpAttr};
 use remora_nic::queue::Status;
-use remora_nic::wire::Dialect;
+use remora_nic::wire::{Dialect, Operation};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::faults::{Fate, Faults, Rule};
 use remora_sim::flows::{Cluster, Transport, incast};
 use remora_sim::net::time::{MS, US};
 use remora_sim::net::{LineRate, Marking, Star};
 use remora_sim::packet::Seen;
-use remora_sim::{A, B, LinkOptions, Pair, PairOptions};
+use remora_sim::{A, B, LinkOptions, Pair, PairOptions, statuses};
 
 const DIALECTS: [Dialect; 2] = [Dialect::STANDARD, Dialect::LOSSY];
 const BYTES: u64 = 1 << 20;
@@ -23,24 +23,29 @@ fn pair(congestion: Congestion, dialect: Dialect) -> Pair {
     Pair::new(&PairOptions { connect, link, region: 2 * BYTES, ..PairOptions::default() })
 }
 
-/// Writes 1 MiB and reads another; checks the bytes. Returns how long the WRITE took.
-fn transfer(pair: &mut Pair) -> Duration {
-    let data = pair.fill(A, 0, BYTES);
-    let away = pair.fill(B, BYTES, BYTES);
+/// Waits for the request that A has just posted. Returns how long it took.
+fn wait(pair: &mut Pair) -> Duration {
     let start = pair.world.now;
-    pair.write(A, 0, 0, BYTES as u32);
     let mut sent = Vec::new();
     while sent.is_empty() {
         pair.world.step();
         sent = pair.sent(A);
     }
-    let took = pair.world.now.since(start);
+    assert_eq!(statuses(&sent), [Status::Success]);
+    pair.world.now.since(start)
+}
+
+/// Writes 1 MiB and reads another; checks the bytes. Returns how long each took.
+fn transfer(pair: &mut Pair) -> [Duration; 2] {
+    let data = pair.fill(A, 0, BYTES);
+    let away = pair.fill(B, BYTES, BYTES);
+    pair.write(A, 0, 0, BYTES as u32);
+    let wrote = wait(pair);
     pair.read(A, BYTES, BYTES, BYTES as u32);
+    let read = wait(pair);
     pair.run();
-    sent.extend(pair.sent(A));
-    assert!(sent.iter().all(|c| c.status == Status::Success) && sent.len() == 2, "{sent:?}");
     assert!(pair.bytes(B, 0, BYTES) == data && pair.bytes(A, BYTES, BYTES) == away);
-    took
+    [wrote, read]
 }
 
 /// On a network that does both, each policy carries everything, and no window or rate closes.
@@ -59,27 +64,30 @@ fn every_policy_carries_everything_over_marks_and_losses() {
 }
 
 /// In the standard dialect marks become notifications, in the lossy one counts of acknowledges.
+/// What a READ asked for is slowed down as a WRITE is.
 #[test]
 fn marks_slow_down_who_heeds_them() {
-    for dialect in DIALECTS {
+    for (dialect, from) in DIALECTS.into_iter().flat_map(|d| [(d, A), (d, B)]) {
         let time = |policy, marks: bool| {
             let mut pair = pair(policy, dialect);
             if marks {
-                let data = |seen: &Seen| seen.from == A && seen.payload > 0;
+                let data = move |seen: &Seen| seen.from == from && seen.payload > 0;
                 pair.rule(Rule::all(Fate::Mark, data));
             }
-            let took = transfer(&mut pair);
-            let told = pair.world.hosts[B].nic.counters().tx_cnps;
+            let took = transfer(&mut pair)[from];
+            let told = pair.world.hosts[1 - from].nic.counters().tx_cnps;
             assert_eq!(told > 0, marks && dialect == Dialect::STANDARD, "{policy:?}");
             took
         };
         for policy in [Congestion::Aimd, Congestion::Dctcp, Congestion::Dcqcn] {
             let (quiet, marked) = (time(policy, false), time(policy, true));
-            assert!(marked > quiet * 5 / 4, "{policy:?}, {dialect:?}: {marked:?}, {quiet:?}");
+            let told = format!("{policy:?}, {dialect:?}, {from}: {marked:?}, {quiet:?}");
+            assert!(marked > quiet * 5 / 4, "{told}");
         }
         for policy in [Congestion::Fixed, Congestion::Swift] {
             let (quiet, marked) = (time(policy, false), time(policy, true));
-            assert!(marked < quiet * 11 / 10, "{policy:?}, {dialect:?}: {marked:?}, {quiet:?}");
+            let told = format!("{policy:?}, {dialect:?}, {from}: {marked:?}, {quiet:?}");
+            assert!(marked < quiet * 11 / 10, "{told}");
         }
     }
 }
@@ -98,7 +106,7 @@ fn delay_slows_swift_down() {
             // Longer by twice the target and more, though packets keep their order.
             let late = Fate::Delay(Duration::from_micros(100));
             pair.rule(Rule::all(late, |seen| seen.from == A && seen.payload > 64));
-            transfer(&mut pair)
+            transfer(&mut pair)[0]
         };
         let (swift, fixed) = (time(Congestion::Swift), time(Congestion::Fixed));
         assert!(swift > fixed * 3 / 2, "{dialect:?}: {swift:?}, {fixed:?}");
@@ -113,12 +121,32 @@ fn a_rate_paces_packets() {
     transfer(&mut pair);
     pair.forget();
     transfer(&mut pair);
-    let sent = pair.seen(|seen| seen.from == A && seen.payload > 0);
-    let times: Vec<u64> = sent.iter().map(|seen| seen.at.0).collect();
-    let apart = times.windows(2).filter(|two| two[1] - two[0] > 500).count();
-    assert!(apart * 2 > times.len(), "{apart} of {} packets are apart", times.len());
+    for from in [A, B] {
+        let sent = pair.seen(|seen| seen.from == from && seen.payload > 0);
+        let times: Vec<u64> = sent.iter().map(|seen| seen.at.0).collect();
+        let apart = times.windows(2).filter(|two| two[1] - two[0] > 500).count();
+        assert!(apart * 2 > times.len(), "{from}: {apart} of {} packets are apart", times.len());
+    }
     let again = pair.world.hosts[A].nic.counters().tx_retransmitted;
     assert_eq!(again, 0, "a slow sender waits from its last packet on");
+    pair.tear_down();
+}
+
+/// A queue pair at a low rate answers and asks by turns: neither waits for all of the other.
+#[test]
+fn a_rate_is_shared_by_answers_and_requests() {
+    let mut pair = pair(Congestion::Dcqcn, Dialect::STANDARD);
+    pair.world.network.faults = Faults { mark: 1.0, ..Faults::default() };
+    transfer(&mut pair);
+    pair.forget();
+    pair.read(A, 0, BYTES, BYTES as u32 / 2);
+    pair.write(B, 0, BYTES, BYTES as u32 / 2);
+    pair.run();
+    let sent = pair.seen(|seen| seen.from == B && seen.payload > 0);
+    let half = &sent[..sent.len() / 2];
+    let answers = half.iter().filter(|seen| seen.is(Operation::ReadResponse)).count();
+    let fair = half.len() / 3..=half.len() * 2 / 3;
+    assert!(fair.contains(&answers), "{answers} of {}", half.len());
     pair.tear_down();
 }
 

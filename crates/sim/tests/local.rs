@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 
+use remora_nic::incident::Cause;
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{
     Completion, Data, FlushKind, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Sge,
@@ -413,6 +414,59 @@ fn payload_that_cannot_be_read_fails_its_request() {
     write(&mut world, &a, &region);
     world.run(Duration::from_secs(1));
     assert_eq!(sent(&mut world, &a), [Status::LocalProtection]);
+}
+
+/// Packets handed over in the card keep the order of a READ and a SEND that ends its key.
+#[test]
+fn a_read_in_the_card_is_answered_before_a_later_send_ends_its_key() {
+    let (mut world, a, b, region) = half_connected();
+    b.bring_up(&mut world, &a, &ConnectOptions::default(), (Psn::new(2), Psn::new(1)));
+    let receive = RecvRequest { wr_id: 2, sges: &[] };
+    b.post_recv(&mut world, &receive).unwrap();
+    let host = &mut world.hosts[0];
+    let key = host.nic.reg_mr(a.pd, region.init(Access::all())).unwrap();
+    let bytes = remora_sim::dice::pattern(8, 30_000);
+    region.write(&mut host.memory, 0, &bytes);
+    let sges = [Sge { addr: region.iova + 30_000, len: 30_000, lkey: region.key }];
+    let from = RemoteAddress { addr: region.iova, rkey: key };
+    let (read, ends) = (SendOp::Read { from }, SendOp::SendInvalidate { rkey: key });
+    for (op, sges) in [(read, &sges[..]), (ends, &[])] {
+        let data = Data::Sges(sges);
+        let request = SendRequest { wr_id: 1, op, data, flags: SendFlags::empty() };
+        a.post_send(&mut world, &request).unwrap();
+    }
+    world.run(Duration::from_secs(1));
+    assert_eq!(sent(&mut world, &a), [Status::Success; 2]);
+    let got = Endpoint::drain(&mut world, 0, b.recv_cq)[0];
+    assert_eq!((got.status, got.imm_or_key), (Status::Success, key));
+    assert!(region.read(&world.hosts[0].memory, 30_000, 30_000) == bytes);
+}
+
+/// An unreliable message is done when it is made. If its memory turns out to be unreadable then, no
+/// further message may seem to leave either.
+#[test]
+fn payload_that_cannot_be_read_stops_an_unreliable_sender() {
+    for transport in [Transport::Uc, Transport::Ud] {
+        let mut rig = Rig::new(true, &mut Dice::new(5));
+        let at = rig.sides.iter().position(|[a, _]| a.end.transport == transport).unwrap();
+        let [Side { end: a, region, .. }, Side { end: b, .. }] = &rig.sides[at];
+        let (a, b, lies) = (*a, *b, region.pieces(0, 10)[0].clone());
+        let sges = [Sge { addr: region.iova, len: 100, lkey: region.key }];
+        let to = UdDestination { ah: rig.ah, qpn: b.qpn, qkey: QKEY };
+        let op = SendOp::Send { imm: None, to: (transport == Transport::Ud).then_some(to) };
+        let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+        let world = &mut rig.world;
+        world.hosts[0].memory.break_range(lies);
+        a.post_send(world, &SendRequest { wr_id: 1, op, data, flags }).unwrap();
+        world.run(Duration::from_secs(1));
+        let incident = world.hosts[0].nic.poll_incident().expect("a reason");
+        assert_eq!((incident.qpn, incident.cause), (a.qpn, Cause::Unreadable));
+        assert_eq!(a.state(world), State::Sqe);
+        a.post_send(world, &SendRequest { wr_id: 2, op, data, flags }).unwrap();
+        world.run(Duration::from_secs(1));
+        assert_eq!(sent(world, &a), [Status::Success, Status::Flushed]);
+        assert_eq!(Endpoint::drain(world, 0, b.recv_cq), []);
+    }
 }
 
 #[test]

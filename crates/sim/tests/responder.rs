@@ -8,7 +8,7 @@ use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{
     AtomicEth, Bth, Dialect, Extensions, Leth, Nak, Op, Operation, Position, Reth, Transport,
 };
-use remora_nic::{Access, Event};
+use remora_nic::{Access, Event, MwBinding, MwType, memory::window::next_key};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::packet::Wire;
 use remora_sim::pair::address;
@@ -357,7 +357,7 @@ fn a_read_of_a_region_that_is_gone_ends_the_connection() {
 }
 
 #[test]
-fn a_repeated_read_of_a_region_that_is_gone_ends_the_connection() {
+fn a_repeated_read_of_a_region_that_is_gone_ends_its_requester() {
     let mut t = Pair::standard();
     t.rule(Rule::nth(3, Fate::Drop, |p| p.is(Operation::ReadResponse)));
     t.rule(Rule::all(Fate::Delay(core::time::Duration::from_micros(50)), |p| {
@@ -370,9 +370,39 @@ fn a_repeated_read_of_a_region_that_is_gone_ends_the_connection() {
     let key = t.regions[B].key;
     t.world.hosts[B].nic.dereg_mr(key).unwrap();
     t.run();
-    // Expect: a NAK for the repetition, with the missing PSN.
-    assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);
-    assert_eq!(t.seen(|p| p.is_nak(Nak::RemoteAccess))[0].bth.psn.value(), 102);
+    // Expect: a NAK for the repetition, with the missing PSN, which ends the request.
+    let naks = t.seen(|p| p.is_nak(Nak::RemoteAccess));
+    assert_eq!(naks.iter().map(|nak| nak.bth.psn.value()).collect::<Vec<_>>(), [102]);
+    assert_eq!(statuses(&t.sent(A)), [Status::RemoteAccess]);
+    assert_eq!(t.ends[A].state(&t.world), State::Error);
+}
+
+/// A peer that has its answer may get a late copy of its request refused: it heeds no such NAK.
+#[test]
+fn a_late_copy_of_a_read_of_a_region_that_is_gone_harms_nobody() {
+    let mut t = Pair::standard();
+    let expected = t.fill(B, 0, 3000);
+    let nic = &mut t.world.hosts[B].nic;
+    let rkey = nic.reg_mr(t.ends[B].pd, t.regions[B].init(Access::all())).unwrap();
+    let from = RemoteAddress { rkey, ..t.remote(B, 0) };
+    t.ask(A, SendOp::Read { from }, 0, 3000);
+    t.run();
+    t.world.hosts[B].nic.dereg_mr(rkey).unwrap();
+    let ext =
+        Extensions { reth: Reth { addr: from.addr, rkey, len: 3000 }, ..Extensions::default() };
+    t.receive(B, 10_000, 100);
+    t.world.driver.receive_delay = core::time::Duration::from_micros(1);
+    t.forge(A, 100, op(Operation::ReadRequest, Position::Only), &ext, &[]);
+    t.send(A, 5000, 100);
+    t.run();
+    // Expect: the copy is refused by its own PSN, and the SEND behind it is done.
+    let naks = t.seen(|p| p.is_nak(Nak::RemoteAccess));
+    assert_eq!(naks.iter().map(|nak| nak.bth.psn.value()).collect::<Vec<_>>(), [100]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success; 2]);
+    assert_eq!(statuses(&t.received(B)), [Status::Success]);
+    assert!(t.bytes(A, 0, 3000) == expected);
+    assert_eq!((t.events(B), t.ends[B].state(&t.world)), (vec![], State::Rts));
+    t.tear_down();
 }
 
 #[test]
@@ -400,6 +430,40 @@ fn a_send_that_invalidates_ends_the_key() {
     t.world.hosts[B].nic.dereg_mr(other).unwrap();
     assert_ne!(key, other);
     t.tear_down();
+}
+
+/// A SEND ends a key only when all that was read by it before has left.
+#[test]
+fn a_read_is_answered_before_a_later_send_ends_its_key() {
+    for window in [false, true] {
+        let mut t = Pair::standard();
+        // What arrives within a microsecond is one batch, before B answers the first.
+        t.world.driver.receive_delay = core::time::Duration::from_micros(1);
+        let expected = t.fill(B, 0, 100_000);
+        let mut from = t.remote(B, 0);
+        if window {
+            let nic = &mut t.world.hosts[B].nic;
+            let key = next_key(nic.alloc_mw(t.ends[B].pd, MwType::Type2).unwrap());
+            let (lkey, access) = (from.rkey, Access::REMOTE_READ);
+            let to = MwBinding { lkey, addr: from.addr, len: 100_000, access, zero_based: false };
+            t.post(B, SendOp::BindMw { key, to }, Data::Sges(&[]), SendFlags::empty());
+            t.run();
+            from.rkey = key;
+        }
+        t.receive(B, 200_000, 2000);
+        t.ask(A, SendOp::Read { from }, 0, 100_000);
+        t.ask(A, SendOp::SendInvalidate { rkey: from.rkey }, 200_000, 2000);
+        t.write(A, 200_000, 300_000, 10);
+        t.run();
+        // Expect: all are done, each once, and the SEND tells the key that it has ended.
+        let sent = statuses(&t.sent(A));
+        let still = if window { Status::Success } else { Status::RemoteAccess };
+        assert_eq!(sent, [Status::Success, Status::Success, still]);
+        assert!(t.bytes(A, 0, 100_000) == expected);
+        let got = t.received(B)[0];
+        let told = (got.status, got.len, got.imm_or_key);
+        assert_eq!(told, (Status::Success, 2000, from.rkey));
+    }
 }
 
 #[test]
@@ -486,4 +550,23 @@ fn a_read_is_answered_before_a_later_request_is_refused() {
     assert_eq!(done[1].status, Status::RemoteAccess);
     assert_eq!(t.bytes(A, 0, 100_000), expected);
     assert_eq!(t.ends[B].state(&t.world), State::Error);
+}
+
+/// What comes after a refusal, while the answers before it leave, changes nothing about it.
+#[test]
+fn a_refusal_is_not_replaced_by_one_of_an_unknown_op_code() {
+    let mut t = Pair::standard();
+    // All requests arrive as one batch, before B answers the first.
+    t.world.driver.receive_delay = core::time::Duration::from_micros(1);
+    let RemoteAddress { addr, rkey } = t.remote(B, 0);
+    let with = |rkey| Extensions { reth: Reth { addr, rkey, len: 8 }, ..Extensions::default() };
+    t.forge(A, 100, op(Operation::ReadRequest, Position::Only), &with(rkey), &[]);
+    t.forge(A, 101, op(Operation::Write, Position::Only), &with(rkey ^ 1), &[1; 8]);
+    let unknown = Op { code: 0x1F, ..*op(Operation::Acknowledge, Position::Only) };
+    t.forge(A, 101, &unknown, &Extensions::default(), &[]);
+    t.run();
+    // Expect: the NAK and the event of the WRITE, and no others.
+    assert_eq!(t.seen(|p| p.is_nak(Nak::RemoteAccess)).len(), 1);
+    assert!(t.seen(|p| p.is_nak(Nak::InvalidRequest)).is_empty());
+    assert_eq!(t.events(B), [Event::QpAccessError(t.ends[B].qpn)]);
 }

@@ -323,6 +323,21 @@ fn a_message_within_another_ends_the_connection_in_the_queue_of_the_first() {
     t.tear_down();
 }
 
+/// The elements that a target has used are those of the queues' owners, who must hear of them.
+#[test]
+fn a_target_that_is_reset_takes_no_completions_along() {
+    let mut t = Xrc::new();
+    t.receive(0, 10, 100);
+    t.post(0, SEND, 0, 100);
+    t.run();
+    let reset = QpAttr { state: Some(State::Reset), ..QpAttr::default() };
+    let Host { nic, memory, .. } = &mut t.world.hosts[B];
+    nic.modify_qp(t.world.now, memory, t.receiver, &reset).unwrap();
+    let got = t.received(0);
+    assert_eq!((got.len(), got[0].wr_id, got[0].status), (1, 10, Status::Success));
+    t.tear_down();
+}
+
 #[test]
 fn a_target_sends_no_requests_and_an_initiator_accepts_none() {
     let mut t = Xrc::new();

@@ -208,6 +208,8 @@ impl Cm {
         request: &ConnectRequest<'_>,
         speaks: Dialect,
     ) -> Result<ConnId, ConnectError> {
+        // The peer of a mapped address answers from its own, that of IPv4.
+        let request = &ConnectRequest { remote: request.remote.to_canonical(), ..request.clone() };
         if !(1..=MAX_MTU_CODE).contains(&request.path_mtu) {
             return Err(ConnectError::PathMtu(request.path_mtu));
         }

@@ -93,6 +93,8 @@ impl Cm {
         now: Time,
         request: &ResolveRequest<'_>,
     ) -> Result<SidrId, ResolveError> {
+        // As for connections: the peer of a mapped address answers from that of IPv4.
+        let request = &ResolveRequest { remote: request.remote.to_canonical(), ..request.clone() };
         if self.resolutions.asking >= self.config.max_resolutions {
             return Err(ResolveError::TooMany);
         }

@@ -65,6 +65,21 @@ impl Qp {
             Owed::Negative(syndrome) => (syndrome, self.rx.expected),
         };
         self.note_acknowledge();
+        self.push_acknowledge(env, batch, psn, syndrome);
+        if core::mem::take(&mut self.rx.breaking) {
+            self.fail(env);
+        }
+    }
+
+    /// Sends an acknowledge or NAK that names this PSN.
+    #[inline]
+    pub(super) fn push_acknowledge(
+        &self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        psn: Psn,
+        syndrome: u8,
+    ) {
         let ext = Extensions { aeth: Aeth { syndrome, msn: self.rx.msn }, ..Extensions::default() };
         let op = Op::of(self.transport, Operation::Acknowledge, Position::Only, Follows::empty());
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
@@ -76,9 +91,6 @@ impl Qp {
             env.card.counters.tx_acks += 1;
         } else {
             env.card.counters.tx_naks += 1;
-        }
-        if core::mem::take(&mut self.rx.breaking) {
-            self.fail(env);
         }
     }
 

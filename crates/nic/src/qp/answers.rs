@@ -346,20 +346,14 @@ impl Qp {
             let at = env.card.answers.find(&self.cold.answers, Answer::is_pending);
             let Some(&answer) = env.card.answers.get(at) else { return };
             if let Err(error) = self.send_answer(env, batch, budget, &answer) {
-                // The memory went away between the request and its answer: an access error, in
-                // place of the response.
-                error.count(&mut env.card.counters);
+                self.report_unreadable(env, &answer, error);
                 let psn = answer.psn.plus(answer.next);
-                let memory = match answer.asked {
-                    Asked::Read { addr, rkey, len, .. } => {
-                        Some(Touched { key: rkey, addr, len: len.into() })
-                    }
-                    Asked::Atomic { .. } | Asked::Done => None,
-                };
-                let outcome = Outcome::Refused(Nak::RemoteAccess);
-                let blame = Blame { cause: Cause::Access(error), memory };
-                self.report(env, outcome, (None, Some(psn)), blame);
-                return self.break_answer(env, psn, Nak::RemoteAccess);
+                if !answer.answered {
+                    return self.break_answer(env, psn, Nak::RemoteAccess);
+                }
+                self.refuse_copy(env, batch, (at, psn));
+                budget.spend(0);
+                continue;
             }
             if let Some(answer) = env.card.answers.get_mut(at) {
                 answer.next += 1;
@@ -373,6 +367,39 @@ impl Qp {
                     }
                 }
             }
+        }
+    }
+
+    /// Keeps an incident of an answer whose memory has gone since it was asked for.
+    #[cold]
+    fn report_unreadable(&self, env: &mut Env<'_>, answer: &Answer, error: AccessError) {
+        error.count(&mut env.card.counters);
+        let memory = match answer.asked {
+            Asked::Read { addr, rkey, len, .. } => {
+                Some(Touched { key: rkey, addr, len: len.into() })
+            }
+            Asked::Atomic { .. } | Asked::Done => None,
+        };
+        let outcome = Outcome::Refused(Nak::RemoteAccess);
+        let blame = Blame { cause: Cause::Access(error), memory };
+        let psn = answer.psn.plus(answer.next);
+        self.report(env, outcome, (None, Some(psn)), blame);
+    }
+
+    /// Refuses the copy of a request that was answered before, from the response `psn` on. A peer
+    /// that has its answer drops the NAK, as it would the response, and the key may have ended by
+    /// then: so the connection goes on. A peer that has not fails.
+    #[cold]
+    fn refuse_copy(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        (at, psn): (Cursor, Psn),
+    ) {
+        self.push_acknowledge(env, batch, psn, Syndrome::Nak(Nak::RemoteAccess).byte());
+        if let Some(answer) = env.card.answers.get_mut(at) {
+            answer.next = answer.end;
+            self.rx.pending -= 1;
         }
     }
 
@@ -403,9 +430,10 @@ impl Qp {
                     let from = addr.wrapping_add(u64::from(offset));
                     let need = Access::REMOTE_READ;
                     let scope = Scope { pd, ..self.scope() };
-                    env.card
-                        .regions
-                        .translate(rkey, scope, from, part, need, |s| segments.push(s))?;
+                    let regions = &env.card.regions;
+                    let found =
+                        regions.translate(rkey, scope, from, part, need, |s| segments.push(s));
+                    found.inspect_err(|_| batch.rewind(mark))?;
                 }
                 let position = Position::new(k == answer.start, k + 1 == answer.end);
                 (Operation::ReadResponse, position, part)

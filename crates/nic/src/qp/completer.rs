@@ -476,12 +476,17 @@ impl Qp {
         if self.transport.is_reliable() {
             self.fail(env);
         } else {
-            self.tx.stop();
-            self.tx.next = self.tx.una;
-            self.state = State::Sqe;
-            // A turn flushes the requests that are left.
-            self.schedule(env.card);
+            self.stop_sending(env);
         }
+    }
+
+    /// Takes a queue pair of an unreliable service to SQE.
+    pub(super) fn stop_sending(&mut self, env: &mut Env<'_>) {
+        self.tx.stop();
+        self.tx.next = self.tx.una;
+        self.state = State::Sqe;
+        // A turn flushes the requests that are left.
+        self.schedule(env.card);
     }
 }
 

@@ -44,6 +44,11 @@ impl<'p> Incoming<'p> {
         }
     }
 
+    /// Is it a response to a READ?
+    fn is_read_response(&self) -> bool {
+        matches!(self, Incoming::Response(packet) if packet.op.operation == Operation::ReadResponse)
+    }
+
     /// Is it a packet of this service? Congestion notifications belong to every service.
     #[inline]
     fn is_of(&self, transport: Transport) -> bool {
@@ -102,6 +107,9 @@ impl Qp {
         }
         if Ecn::from_tos(outer.tos) == Ecn::Congested {
             self.note_congestion(env);
+            if incoming.is_read_response() {
+                self.note_marked_answer(env.now);
+            }
         }
         match (incoming, self.transport) {
             (Incoming::CongestionNotification, _) => self.handle_cnp(env),
@@ -131,7 +139,9 @@ impl Qp {
         // A connection of the lossy dialect takes an old connection's packets for what they are.
         let answers = answers && !self.is_lossy();
         let asks = answers && bth.opcode >> 5 == self.transport.code();
-        if listens && asks && bth.psn == self.rx.expected {
+        // After a refusal nothing more is refused.
+        let refuses = listens && asks && !self.rx.breaking;
+        if refuses && bth.psn == self.rx.expected {
             env.card.counters.refused_invalid_request += 1;
             let outcome = Outcome::Refused(Nak::InvalidRequest);
             let cause = Cause::UnknownOpcode(bth.opcode);

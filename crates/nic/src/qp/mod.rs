@@ -291,6 +291,10 @@ impl Qp {
             let outcome = work.fails_with(status);
             self.report(env, outcome, packet, cause);
             self.settle_failures(env);
+        } else if !self.transport.is_reliable() {
+            // The request was done when its last packet was made.
+            self.report(env, Outcome::Lost, packet, cause);
+            self.stop_sending(env);
         }
     }
 
@@ -441,16 +445,18 @@ impl Qp {
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
         let kernel_answers = self.has_posted();
         let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0 || kernel_answers;
+        let held = self.mode.contains(Mode::CONTROLLED) && self.is_held(env, sends);
         let (mut answers, kept) = TurnBudget::turn(&env.card.config).share(sends);
         if self.rx.cnp_owed {
             self.send_cnp(env, batch);
         }
-        if self.rx.pending > 0 {
-            self.send_answers(env, batch, &mut answers);
+        if self.rx.pending > 0 && !held {
+            self.send_answers_in_turn(env, batch, &mut answers);
         }
         let mut budget = kept.with_rest_of(answers);
         let before = batch.len();
         let again = match self.state {
+            State::Rts | State::Sqd if held => false,
             State::Rts | State::Sqd => {
                 (sends || self.has_lossy_work()) && self.send_requests(env, batch, &mut budget)
             }
@@ -464,7 +470,7 @@ impl Qp {
             self.send_acknowledge(env, batch);
         }
         env.card.scheduler.left = budget;
-        again || self.rx.pending > 0
+        again || self.rx.pending > 0 && !held
     }
 
     /// Do kernels have messages to send?
@@ -483,8 +489,12 @@ impl Qp {
     }
 
     /// Removes completions that were not polled yet: a queue pair that begins anew must not find
-    /// those of its former requests. (Drivers of hardware cards remove them, too.)
+    /// those of its former requests. (Drivers of hardware cards remove them, too.) Those of an XRC
+    /// target stay: they give the owners of shared receive queues their elements back.
     fn forget_completions(&self, card: &mut Card) {
+        if self.cold.xrcd.is_some() {
+            return;
+        }
         for cq in [self.send_cq, self.recv_cq] {
             if let Some(queue) = card.cqs.get_mut(cq) {
                 queue.forget(self.qpn);

@@ -125,6 +125,11 @@ impl Qp {
             }
             return;
         }
+        // A SEND that ends a key comes again when the answers before it have left: what READs asked
+        // for is looked up by their keys until then. The NAK waits for the answers.
+        if self.rx.pending > 0 && packet.op.follows.contains(Follows::IETH) {
+            return self.refuse(env, Syndrome::Nak(Nak::PsnSequence));
+        }
         match self.execute(env, packet) {
             Ok(psns) => {
                 self.rx.nak_sent = false;

@@ -29,6 +29,8 @@ impl Device {
         private_data: &[u8],
         params: &ConnectionParams,
     ) -> Handshake<'static, Connection> {
+        // The packets of a peer come from its own address, which a mapped one is not.
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let private_data = with_offer(private_data, REQUEST_DATA, params.kernels);
         let mut asked =
             Asked { live: self.live.clone(), queue_pair, remote, private_data, params: *params };

@@ -53,6 +53,20 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!(pair.b.counters(), &CmCounters::default());
 }
 
+/// A socket of IPv6 names a peer of IPv4 by a mapped address. The peer answers from its own.
+#[test]
+fn a_peer_may_be_named_by_its_mapped_address() {
+    let mut pair = Pair::new();
+    let request = ConnectRequest { remote: mapped(2), ..to_port(ip(2), PORT, A_QPN) };
+    pair.a.connect(pair.now, &request).unwrap();
+    pair.a_to_b();
+    let Some(CmEvent::ConnectRequest(request)) = pair.b.poll_event() else { panic!() };
+    assert_eq!(request.told.map(|told| told.destination), Some(ip(2)));
+    pair.b.accept(pair.now, request.conn, &params(B_QPN)).unwrap();
+    pair.b_to_a();
+    assert!(matches!(pair.a.poll_event(), Some(CmEvent::Replied(_))));
+}
+
 /// An XRC target's queue pair number is in the field of the end-to-end context. Other
 /// implementations' replies have it only there.
 #[test]

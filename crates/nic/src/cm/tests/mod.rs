@@ -9,7 +9,7 @@ mod offers;
 mod refusals;
 mod sidr;
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
 use super::mad::CM_QPN;
@@ -22,6 +22,11 @@ pub(super) const PORT: u16 = 18_515;
 
 pub(super) fn ip(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
+}
+
+/// The same address as one of IPv6.
+pub(super) fn mapped(last: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().into()
 }
 
 pub(super) fn config(last: u8) -> CmConfig {

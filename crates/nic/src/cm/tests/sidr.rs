@@ -50,6 +50,20 @@ fn a_service_is_resolved() {
 }
 
 #[test]
+fn a_service_is_resolved_by_a_mapped_address() {
+    let mut pair = Pair::new();
+    pair.b.listen(PortSpace::Udp.service_id(SERVICE)).unwrap();
+    let asks = ResolveRequest { remote: mapped(2), ..question() };
+    let sidr = pair.a.resolve_sidr(pair.now, &asks).unwrap();
+    pair.a_to_b();
+    let Some(CmEvent::SidrRequest(request)) = pair.b.poll_event() else { panic!() };
+    pair.b.sidr_reply(pair.now, request.sidr, &answer()).unwrap();
+    pair.b_to_a();
+    let Some(CmEvent::SidrReply(reply)) = pair.a.poll_event() else { panic!() };
+    assert_eq!((reply.sidr, reply.status), (sidr, SidrStatus::Success));
+}
+
+#[test]
 fn a_repeated_question_is_told_once_and_answered_twice() {
     let mut pair = Pair::new();
     let (_, b) = asked(&mut pair);

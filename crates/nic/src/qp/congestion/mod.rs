@@ -113,7 +113,7 @@ impl Qp {
         }
     }
 
-    /// Packets that the peer has received were marked: so many of so many. (Lossy dialect.)
+    /// More packets have arrived, and so many of them marked.
     pub(super) fn note_marks(&mut self, now: Time, received: u16, marked: u16) {
         let high = self.tx.high;
         let window = &mut self.tx.window;
@@ -124,6 +124,15 @@ impl Qp {
             Some(Control::Dcqcn(dcqcn)) if marked > 0 => dcqcn.notified(now),
             None if marked > 0 => window.shrink(high),
             Some(_) | None => {}
+        }
+    }
+
+    /// A READ's response has come marked. (Standard dialect.) This end's window bounds what it asks
+    /// for, as it bounds what it sends. A rate does not: the peer has its own for its answers.
+    pub(super) fn note_marked_answer(&mut self, now: Time) {
+        if !matches!(self.cold.control.as_deref(), Some(Control::Dcqcn(_))) {
+            // That it has arrived is counted when it is taken.
+            self.note_marks(now, 0, 1);
         }
     }
 
@@ -173,26 +182,72 @@ impl Qp {
         }
     }
 
-    /// Sends as much as a rate allows, and no sooner.
+    /// Does a rate hold back what this turn would send, be it answers or requests? The queue pair
+    /// has another turn when it opens.
+    #[inline(never)]
+    pub(super) fn is_held(&mut self, env: &mut Env<'_>, has_requests: bool) -> bool {
+        let has_work = has_requests || self.rx.pending > 0 || self.has_lossy_work();
+        let Some(Control::Dcqcn(dcqcn)) = self.cold.control.as_deref_mut() else { return false };
+        let opens = dcqcn.opens();
+        let is_held = has_work && opens > env.now;
+        if is_held {
+            env.card.chains.timers.arm(&mut dcqcn.timer, self.qpn, opens);
+        }
+        is_held
+    }
+
+    /// Sends as many answers as the turn and the policy allow.
+    #[inline]
+    pub(super) fn send_answers_in_turn(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut TurnBudget,
+    ) {
+        if self.mode.contains(Mode::CONTROLLED) {
+            self.at_rate(env, budget, |qp, env, budget| qp.send_answers(env, batch, budget));
+        } else {
+            self.send_answers(env, batch, budget);
+        }
+    }
+
+    /// Sends as many requests as a rate allows.
     fn send_paced(
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
         budget: &mut TurnBudget,
     ) -> bool {
-        let (now, mtu) = (env.now, u32::from(self.mtu));
-        let Some(Control::Dcqcn(dcqcn)) = self.cold.control.as_deref_mut() else { return false };
-        let opens = dcqcn.opens();
-        if opens > now {
-            env.card.chains.timers.arm(&mut dcqcn.timer, self.qpn, opens);
-            return false;
+        let high = self.tx.high;
+        let send = |qp: &mut Qp, env: &mut Env<'_>, budget: &mut TurnBudget| {
+            qp.send_uncontrolled(env, batch, budget)
+        };
+        let (again, packets) = self.at_rate(env, budget, send);
+        // In the lossy dialect copies say nothing new: probes ask for an acknowledge at once.
+        if packets > 0 && (!self.is_lossy() || self.tx.high != high) {
+            self.wait_from_now(env);
         }
-        let kept = budget.bytes.saturating_sub(dcqcn.turn(mtu, now));
+        again
+    }
+
+    /// Has `send` spend no more than a rate allows in a turn, if the policy has one, and counts
+    /// what that has sent. Returns also how many packets.
+    fn at_rate<T>(
+        &mut self,
+        env: &mut Env<'_>,
+        budget: &mut TurnBudget,
+        send: impl FnOnce(&mut Qp, &mut Env<'_>, &mut TurnBudget) -> T,
+    ) -> (T, u64) {
+        let (now, mtu) = (env.now, u32::from(self.mtu));
+        let allowed = match self.cold.control.as_deref_mut() {
+            Some(Control::Dcqcn(dcqcn)) => dcqcn.turn(mtu, now),
+            _ => u32::MAX,
+        };
+        let kept = budget.bytes.saturating_sub(allowed);
         budget.bytes -= kept;
         let counters = &env.card.counters;
         let (packets, payload) = (counters.tx_packets, counters.tx_bytes);
-        let high = self.tx.high;
-        let again = self.send_uncontrolled(env, batch, budget);
+        let sent = send(self, env, budget);
         budget.bytes += kept;
         let counters = &env.card.counters;
         let (packets, payload) = (counters.tx_packets - packets, counters.tx_bytes - payload);
@@ -200,12 +255,8 @@ impl Qp {
             && packets > 0
         {
             dcqcn.sent(packets, payload, now);
-            // In the lossy dialect copies say nothing new: probes ask for an acknowledge at once.
-            if !self.is_lossy() || self.tx.high != high {
-                self.wait_from_now(env);
-            }
         }
-        again
+        (sent, packets)
     }
 
     /// The wait for an acknowledge begins with the last packet that has left: at a low rate it may

@@ -1,6 +1,9 @@
 //! How long kernels wait for payload and for room to send; and calls, for room for their answers.
 
 use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use remora_nic::kernel::{CallStatus, Header, Notify};
 use remora_nic::queue::{RemoteAddress, SendOp, Status};
@@ -10,6 +13,14 @@ use remora_sim::endpoint::QueueOptions;
 use remora_sim::faults::{Fate, Rule};
 use remora_sim::kernel::{CALL, RESULT, WORD, kernel_pair};
 use remora_sim::pair::{A, B, Pair, PairOptions, statuses};
+use remora_store::journal::Unlogged;
+use remora_store::memory::Heap;
+use remora_store::stats::Stats;
+use remora_store::store::{Options, Store};
+use remora_store::tablespace::{TablespaceId, TablespaceOptions};
+use remora_store::way::call::{Call, Operation as StoreOperation};
+use remora_store::way::kernel::StoreKernels;
+use remora_store::way::long::LongCalls;
 
 const OP: u64 = 0x77;
 const HOGS: u64 = 0x78;
@@ -198,5 +209,62 @@ fn calls_both_ways_do_not_wait_for_each_other_for_ever() {
         assert_eq!(t.world.hosts[of].nic.in_use().kernel_sends, 0);
         assert_eq!(t.world.hosts[of].nic.counters().kernel_done, u64::from(CALLS));
     }
+    t.tear_down();
+}
+
+/// A store's kernel for puts, behind a clock that goes on by `step_ms` whenever it is looked at.
+fn storing(step_ms: u64) -> (Pair, Arc<Store<Heap>>, TablespaceId, Arc<AtomicU64>) {
+    let mut t = kernel_pair(PairOptions::default(), ExecutorLimits::default(), None);
+    let options = Options::new(8 << 20, 1);
+    let memory = Heap::new(options.memory_len());
+    let store = Arc::new(Store::new(memory, Unlogged::default(), options).unwrap());
+    let default_expiry_ms = Some(EXPIRES_MS);
+    let space = TablespaceOptions { default_expiry_ms, ..TablespaceOptions::new("brief") };
+    let space = store.create_tablespace(&space).unwrap();
+    let now = Arc::new(AtomicU64::new(0));
+    let looks = now.clone();
+    let clock = move || {
+        let now_ms = looks.fetch_add(step_ms, Ordering::Relaxed) + step_ms;
+        SystemTime::UNIX_EPOCH + Duration::from_millis(now_ms)
+    };
+    let long = Arc::new(LongCalls::without_thread(0));
+    let kernels = Arc::new(StoreKernels::new(&store, &Arc::new(Stats::default()), &long, clock));
+    let put = move |context| kernels.clone().serve(StoreOperation::Put, context);
+    t.deploy(B, StoreOperation::Put.opcode(), put).unwrap();
+    (t, store, space, now)
+}
+
+const EXPIRES_MS: u64 = 1_000_000;
+
+/// Puts a value of so many bytes.
+fn put_by_kernel(t: &mut Pair, space: TablespaceId, len: usize) -> Option<CallStatus> {
+    let (mut bytes, value) = (Vec::new(), vec![7; len]);
+    let call = Call { tablespace: space.0, key: b"key", value: &value, ..Call::default() };
+    call.write(&mut bytes).unwrap();
+    t.call_and_wait(StoreOperation::Put.opcode(), &[], &bytes, 64).0
+}
+
+/// A call that comes in many packets is judged by the time when it is carried out.
+#[test]
+fn a_long_call_is_judged_by_the_time_when_it_has_come() {
+    for len in [30_000, 100_000] {
+        let (mut t, store, space, now) = storing(10);
+        assert_eq!(put_by_kernel(&mut t, space, len), Some(CallStatus::OK));
+        let end = now.load(Ordering::Relaxed);
+        assert!(end > 50, "the clock was looked at while it came");
+        let found = store.get(space, b"key", 1, &mut Vec::new()).unwrap();
+        // The last look is for how long the call took.
+        assert_eq!(found.expires_ms, Some(end - 10 + EXPIRES_MS));
+        t.tear_down();
+    }
+}
+
+/// A call that trickles holds no room for ever, although each of its packets comes in time.
+#[test]
+fn a_call_that_trickles_is_late() {
+    let (mut t, store, space, _) = storing(1000);
+    assert_eq!(put_by_kernel(&mut t, space, 100_000), Some(CallStatus::LATE));
+    assert_eq!(store.count(space), 0);
+    assert_eq!(put_by_kernel(&mut t, space, 3000), Some(CallStatus::OK));
     t.tear_down();
 }

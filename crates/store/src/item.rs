@@ -433,8 +433,8 @@ mod tests {
             dated[end..].copy_from_slice(&sum.to_le_bytes());
             prop_assert_eq!(&dated, &bytes);
             prop_assert_eq!(Item::parse(&bytes[..cut.index(bytes.len())]), None);
-            // The expiry alone is outside the checksum.
-            let bit = EXPIRY_BITS as usize + bit.index(bytes.len() * 8 - EXPIRY_BITS as usize);
+            // The expiry alone, and whether it has changed, are outside the checksum.
+            let bit = STAMP_SHIFT as usize + bit.index(bytes.len() * 8 - STAMP_SHIFT as usize);
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(Item::parse(&bytes), None);
         }

@@ -215,12 +215,16 @@ impl<S: Served> StoreKernels<S> {
             Ok(params.len())
         });
         let len = len.await?;
-        let gathered = match len {
-            0 => Some(Arc::new(gather(&context, &self.long.room).await?)),
-            _ => None,
+        let (gathered, came) = match len {
+            0 => {
+                let waited = || (self.clock)().duration_since(began).unwrap_or_default();
+                let gathered = gather(&context, &self.long.room, waited).await?;
+                (Some(Arc::new(gathered)), (self.clock)())
+            }
+            _ => (None, began),
         };
         let bytes = Bytes { short: &short[..len], gathered };
-        let done = self.carry_out(operation, &context, &bytes, ms_of(began)).await;
+        let done = self.carry_out(operation, &context, &bytes, ms_of(came)).await;
         self.note(operation, &context, bytes.get(), done, began);
         done
     }
@@ -248,7 +252,7 @@ impl<S: Served> StoreKernels<S> {
             self.counts.long_calls.add(u64::from(executed.status == Err(LATER)));
         }
         if executed.status == Err(LATER) {
-            executed = self.carry_out_long(operation, context, bytes, place).await?;
+            executed = self.carry_out_long(operation, context, bytes, place.1).await?;
         }
         while !self.store.is_durable(&executed)? {
             context.pause(DURABLE_LOOK).await?;
@@ -272,17 +276,19 @@ impl<S: Served> StoreKernels<S> {
         Executed::new(operation, told.map(|()| 0))
     }
 
-    /// Lets a thread carry out a call.
+    /// Lets a thread carry out a call, whose answer may have `room` bytes. It may come to it later:
+    /// what expires is judged by the time then.
     async fn carry_out_long(
         self: &Arc<Self>,
         operation: Operation,
         context: &Context,
         bytes: &Bytes<'_>,
-        place: (u64, usize),
+        room: usize,
     ) -> Result<Executed, CallStatus> {
         let (kernels, bytes) = (self.clone(), bytes.share());
         let call = move || {
             let (mut out, bytes) = (Vec::new(), (*bytes).as_ref());
+            let place = (ms_of((kernels.clock)()), room);
             (kernels.execute(Effort::Any, operation, bytes, place, &mut out), out)
         };
         let (executed, answer) = self.long.carry_out(context, call).await?;

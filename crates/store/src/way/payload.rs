@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use remora::kernel::{CallStatus, Context};
 
@@ -14,6 +15,12 @@ use super::call::{Call, HEAD_LEN, KEY_MAX, VALUE_MAX};
 pub const CALL_MAX: u64 = (HEAD_LEN + KEY_MAX + 2 * VALUE_MAX) as u64;
 /// The least that all calls together may have: one of the longest has half of it.
 pub const TOTAL_MIN: u64 = 2 * CALL_MAX;
+
+/// A call that comes more slowly than so many bytes a second, once [`PATIENCE`] is over, ends: its
+/// bytes take room that others want.
+const SLOWEST: u64 = 1_000_000;
+/// How long a call may take to come, whatever its length.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the bytes of all calls together may take.
 #[derive(Debug)]
@@ -120,19 +127,28 @@ impl AsRef<[u8]> for Gathered {
     }
 }
 
-/// Takes the payload of a call, as it comes.
+/// Takes the payload of a call, as it comes. `waited` says for how long it has come.
 ///
 /// # Errors
-/// It is no call, or there is no room for it.
+/// It is no call, there is no room for it, or it comes too slowly.
 pub(super) async fn gather(
     context: &Context,
     room: &Arc<PayloadRoom>,
+    waited: impl Fn() -> Duration,
 ) -> Result<Gathered, CallStatus> {
     let mut gathered = Gathered::new(room);
     while let Some(taken) = context.payload(|piece, _| gathered.take(piece)).await? {
         taken?;
+        if is_late(waited(), gathered.bytes.len()) {
+            return Err(CallStatus::LATE);
+        }
     }
     Ok(gathered)
+}
+
+/// Whether a call of which so many bytes have come is too slow.
+fn is_late(waited: Duration, bytes: usize) -> bool {
+    waited > PATIENCE + Duration::from_micros(bytes as u64 * 1_000_000 / SLOWEST)
 }
 
 #[cfg(test)]
@@ -168,6 +184,13 @@ mod tests {
         drop((held, small));
         assert_eq!(room.held(), 0);
         send(&room, &long).unwrap();
+    }
+
+    #[test]
+    fn what_comes_too_slowly_is_late() {
+        let second = Duration::from_secs(1);
+        assert!(!is_late(10 * second, 1000) && is_late(11 * second, 1000));
+        assert!(!is_late(42 * second, 32 << 20) && is_late(45 * second, 32 << 20));
     }
 
     #[test]

@@ -63,10 +63,10 @@
 //!   gives.
 //! - Whose card it is: `either` is a device's driver, with `own` for the commands of a card of this
 //!   process, and `attach` for the card of another one. [`daemon`] is that other process's side,
-//!   `shared` the memory between the two, `message` what they say to each other, `wake_pipe` what
-//!   wakes a client that sleeps, `commands` what a device can be asked for, `destroy` the end of
-//!   any object, `news` what the card tells it, and [`device_sharing`] what other processes, and
-//!   forked children, do with a device.
+//!   `shared` the memory between the two, `message` what they say to each other, `wake_socket` what
+//!   wakes a client that sleeps, `closer` what closes descriptors that others have sent, `commands`
+//!   what a device can be asked for, `destroy` the end of any object, `news` what the card tells
+//!   it, and [`device_sharing`] what other processes, and forked children, do with a device.
 //! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
 //!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes;
 //!   [`dma`] has the card's own memory, and the engine between it and applications'; `own_memory`
@@ -102,6 +102,7 @@ mod by_number;
 pub mod chain;
 pub mod channel;
 mod clock;
+mod closer;
 pub mod completion;
 pub mod connection;
 mod counters;
@@ -161,7 +162,7 @@ pub mod threads;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 pub mod unix_names;
-mod wake_pipe;
+mod wake_socket;
 mod wakes;
 mod yielding;
 

@@ -89,7 +89,7 @@ pub enum Keep {
 }
 
 /// The answer to a [`Hello`]. With it come descriptors: the arena, the event that is the daemon's
-/// doorbell, and the end of a pipe by which the client is woken. (An observer gets none.)
+/// doorbell, and the socket by which the client is woken. (An observer gets none.)
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
     /// The number of the session.

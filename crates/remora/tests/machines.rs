@@ -60,7 +60,11 @@ fn receive(stream: &OwnedFd) -> Option<(i64, Option<OwnedFd>)> {
     let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
     let mut into = [std::io::IoSliceMut::new(&mut bytes)];
-    let got = rustix::net::recvmsg(stream, &mut into, &mut control, RecvFlags::empty()).unwrap();
+    let got = match rustix::net::recvmsg(stream, &mut into, &mut control, RecvFlags::empty()) {
+        // The daemon has not read what was said to it.
+        Err(rustix::io::Errno::CONNRESET) => return None,
+        got => got.unwrap(),
+    };
     let came = control.drain().find_map(|part| match part {
         RecvAncillaryMessage::ScmRights(mut came) => came.next(),
         _ => None,
@@ -322,7 +326,7 @@ fn a_program_in_a_machine_has_the_hosts_card() {
     again.write_at(0, b"secret").unwrap();
     assert_eq!(used(), before + 4096);
     drop(again);
-    assert_eq!(used(), before);
+    until("it is given back", || used() == before);
     let again = mine.alloc(4096, Access::all()).unwrap();
     assert_eq!(again.slice(..6).to_vec().unwrap(), [0; 6]);
     drop((again, one, two, local, remote, mine, theirs, device));

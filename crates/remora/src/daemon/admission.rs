@@ -20,7 +20,7 @@ use crate::message::{
 };
 use crate::shared::Arena;
 use crate::text::printable;
-use crate::wake_pipe::Wake;
+use crate::wake_socket::Wake;
 
 /// The most connections of one user that have no session: they ask, or use card memory.
 pub(super) const OBSERVERS: usize = 128;
@@ -66,11 +66,23 @@ impl Server {
             (None, Some(token)) => self.take_over(number, (uid, pid), &hello, &token),
             (None, None) => self.begin(number, (uid, pid), &hello),
         };
-        let takes_over = hello.token.is_some();
+        let (takes_over, is_new) =
+            (hello.token.is_some(), hello.token.is_none() && hello.join.is_none());
         match session {
+            Ok(session) if is_new => self.welcome_to_new(number, session),
             Ok(session) => self.welcome(number, session, takes_over.then_some(hello.keep)),
             Err(refusal) => Then::Drop(refusal),
         }
+    }
+
+    /// Welcomes a client to a session that was made for it. If it does not hear of it, nobody knows
+    /// the token: the session ends, even if it was to be kept.
+    pub(super) fn welcome_to_new(&mut self, number: u32, session: u32) -> Then {
+        let then = self.welcome(number, session, None);
+        if let Then::Drop(_) = then {
+            self.end_session(session);
+        }
+        then
     }
 
     /// The name of a new session: the one that the client wants, or one made for its process.
@@ -203,7 +215,9 @@ impl Server {
                 && held.check(uid, token).is_ok()
         };
         let found = self.sessions.values_mut().find(wanted);
-        let session = found.map(|held| held.number).ok_or(NO_SUCH_SESSION)?;
+        let session = found.map(|held| held.number);
+        let session =
+            session.ok_or_else(|| self.evicted.reason(uid, token).unwrap_or(NO_SUCH_SESSION))?;
         self.hand_over(session, client, pid)?;
         Ok(session)
     }
@@ -213,7 +227,7 @@ impl Server {
         // What got in beside the former client does not get in beside this one.
         let share = new_token()?;
         let held = self.sessions.get_mut(&session).ok_or(NO_SUCH_SESSION)?;
-        // The former client may still look at its pipe, and would take wake-ups from this one.
+        // The former client may still look at its socket, and would take this one's wake-ups.
         let wake = Wake::new().map_err(no_descriptors)?;
         let old = held.take_over(client, pid);
         held.share = share;

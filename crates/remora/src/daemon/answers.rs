@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use super::clients::Then;
-use super::dma::Asker;
+use super::dma::{Asker, Later};
 use super::engine::{Engine, zeroed};
 use super::fd_store::Part;
 use super::guarded::Guarded;
@@ -42,8 +43,21 @@ impl Server {
         answer: &Answer<'_>,
         descriptors: &[BorrowedFd<'_>],
     ) -> Then {
+        let message = encode(answer);
+        if self.waits_for_store(number, &message, descriptors) {
+            return Then::Stay;
+        }
+        self.send_bytes(number, &message, descriptors)
+    }
+
+    pub(super) fn send_bytes(
+        &mut self,
+        number: u32,
+        message: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Then {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
-        match client.send(&encode(answer), descriptors) {
+        match client.send(message, descriptors) {
             Ok(()) => Then::Stay,
             Err(error) => Then::Drop(format!("the answer cannot be sent: {error}")),
         }
@@ -116,11 +130,11 @@ impl Server {
 
     /// Answers a client that has waited, and looks at it again.
     pub(super) fn go_on_with(&mut self, number: u32, done: Result<KernelAnswer, Refusal>) {
+        self.resume(number);
         let then = match done {
             Ok(answer) => self.send(number, &Answer::Kernel(answer), &[]),
             Err(refusal) => self.send(number, &Answer::Refused(&refusal), &[]),
         };
-        self.resume(number);
         if let Then::Drop(reason) = then {
             self.drop_client(number, Some(&reason));
         }
@@ -156,8 +170,10 @@ impl Server {
         let Ok(command) = decode::<Command<'_>>(bytes) else {
             return Then::Drop("the command cannot be read".into());
         };
-        if let Command::AllocDm { len } = command {
-            self.give_card(number, len);
+        if let Command::AllocDm { len } = command
+            && self.gets_ready(number, len, bytes)
+        {
+            return Then::Stay;
         }
         let result = self.with(number, |driver, slot| {
             Guarded::new(driver, slot).map(|mut card| dispatch(&mut card, command))
@@ -168,36 +184,44 @@ impl Server {
         }
     }
 
-    /// Has device memory of the client's session be pieces of its user's card memory, and gets the
-    /// next of them ready: to zero it takes time, in which the card is free for others.
-    fn give_card(&mut self, number: u32, len: u64) {
+    /// Has device memory of the client's session be pieces of its user's card memory, and the next
+    /// of them zeroed for the command in `bytes`: by another thread, since it takes time, and other
+    /// programs of the user have the memory, too. Returns whether the client waits for that; then
+    /// its command is carried out when the piece is ready.
+    fn gets_ready(&mut self, number: u32, len: u64, bytes: &[u8]) -> bool {
         let held = self.held(number).and_then(|of| self.sessions.get(&of));
         let Some((uid, slot)) = held.filter(|of| !of.is_machine).map(|of| (of.uid, of.slot)) else {
-            return;
+            return false;
         };
         let had_memory = self.dma.memory(uid).is_some();
         let card = match self.dma.card_for(uid, self.policy.rule(uid)) {
             Ok(card) => card,
-            Err(reason) => return tracing::warn!(uid, reason, "a user has no card memory"),
+            Err(reason) => {
+                tracing::warn!(uid, reason, "a user has no card memory");
+                return false;
+            }
         };
         if !had_memory {
             self.store_card(uid);
         }
-        let may_have = self.device.live.command_own(|driver| {
+        let wanted = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
             engine.admits(slot, Ask::Other(Kind::Dm)).ok()?;
             let of = engine.session(slot)?;
             if of.dm.is_empty() {
-                of.card = Some(card.clone());
+                of.card = Some(card);
             }
-            of.card.as_ref().map(|_| ())
+            let is_ready = of.ready().as_ref().is_some_and(|(of_len, _)| *of_len == len);
+            of.card.clone().filter(|_| !is_ready).map(|card| (card, Arc::clone(&of.ready)))
         });
-        let Some(piece) = may_have.and_then(|()| zeroed(&card, len)) else { return };
-        self.device.live.command_own(|driver| {
-            if let Some(of) = driver.engine.as_deref_mut().and_then(|all| all.session(slot)) {
-                of.ready = Some((len, piece));
-            }
-        });
+        let Some((card, ready)) = wanted else { return false };
+        let work = move || {
+            let piece = zeroed(&card, len);
+            *ready.lock().unwrap_or_else(PoisonError::into_inner) = Some((len, piece));
+        };
+        let message = encode(&ClientRequest::Command(bytes));
+        self.have_done(number, uid, message, Box::new(work));
+        true
     }
 
     fn lend(&mut self, number: u32, loan: Loan, with: Vec<OwnedFd>) -> Result<u32, Refusal> {
@@ -254,15 +278,27 @@ impl Server {
             }
             let gone = of.lent.remove(&lent).ok_or("no such memory")?;
             gone.give_back(memory);
+            let uid = of.user.uid;
             engine.disown(Object::Lent(lent));
-            Ok(gone)
+            Ok((gone, uid))
         });
-        // Outside the card's lock: to unmap much takes time.
-        drop(done.ok_or(NO_SESSION)??);
+        // To unmap much takes time.
+        let (gone, uid) = done.ok_or(NO_SESSION)??;
+        self.closer(uid).close(gone);
         if let Some(session) = self.held(number) {
             self.unstore(session, Part::Lent(lent));
         }
         Ok(())
+    }
+
+    /// Carries out requests whose engines were in a call, if they are not any more.
+    pub(super) fn answer_later(&mut self) {
+        for Later { client, request, descriptors } in self.dma.take_later() {
+            self.resume(client);
+            if let Then::Drop(reason) = self.dma(client, request, descriptors) {
+                self.drop_client(client, Some(&reason));
+            }
+        }
     }
 
     /// Answers a request to the DMA engine of the client's user.
@@ -276,6 +312,10 @@ impl Server {
         if !had_memory {
             self.store_card(uid);
         }
+        let Some(answered) = answered else {
+            self.pause(number);
+            return Then::Stay;
+        };
         match answered {
             Ok((answer, descriptors)) => {
                 let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -293,40 +333,6 @@ impl Server {
             is_its.then(|| driver.nic.count_completions(cq, count))
         });
         counted.flatten().map(|()| Answer::Done).ok_or_else(|| "no such completion queue".into())
-    }
-
-    fn evict(&mut self, number: u32, name: &str) -> Result<(), Refusal> {
-        let Some(uid) = self.clients.get(number).map(|client| client.uid) else { return Ok(()) };
-        let session = self.named(uid, name)?;
-        self.end_session_now(session);
-        self.drop_clients(session, "the session was ended (remora nic evict)");
-        Ok(())
-    }
-
-    /// The only session that user `uid` may see and that `text` means: by its name, or by its
-    /// number, with a percent sign before it or without.
-    fn named(&self, uid: u32, text: &str) -> Result<u32, Refusal> {
-        let number = number_after_sign(text).or_else(|| number_of(text));
-        let is_meant = |held: &&Session| {
-            let by_name = held.name == text && number_after_sign(text).is_none();
-            may_see(uid, held.uid) && (by_name || number == Some(held.number))
-        };
-        let mut meant: Vec<&Session> = self.sessions.values().filter(is_meant).collect();
-        meant.sort_unstable_by_key(|held| held.number);
-        match meant[..] {
-            [] => Err(format!("there is no session {text}")),
-            [one] => Ok(one.number),
-            [one, other, ..] => {
-                let about = |held: &Session| {
-                    format!("%{} (named {}, of user {})", held.number, held.name, held.uid)
-                };
-                let (count, one, other) = (meant.len(), about(one), about(other));
-                Err(format!(
-                    "{text} may mean {count} sessions, {one} and {other} among them: say which by \
-                     its number, with the percent sign"
-                ))
-            }
-        }
     }
 
     /// Changes what the card does to packets, if the client is of the daemon's own user, or root.
@@ -460,7 +466,7 @@ pub(super) fn number_after_sign(text: &str) -> Option<u32> {
 }
 
 /// The number that is written in digits alone.
-fn number_of(text: &str) -> Option<u32> {
+pub(super) fn number_of(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
@@ -491,7 +497,7 @@ fn describe(rule: &Rule, held: &Session, of: &SessionQueues, now: Instant) -> Se
         completion_queues: usage.count(Object::Cq(0)),
         regions: usage.count(Object::Mr(0)) + usage.count(Object::Mw(0)),
         registered_bytes: usage.registered_bytes,
-        arena_bytes: of.parts.used() as u64,
+        arena_bytes: of.arena_bytes(),
         lent: lent.collect(),
         ways: of.ways.iter().filter(|(_, n)| **n > 0).map(|(way, n)| (*way, *n)).collect(),
         posted: of.counters.posted,

@@ -42,7 +42,7 @@ pub(crate) struct Client {
     pub(crate) uid: u32,
     pub(crate) pid: i32,
     /// The process that has connected, if the system tells.
-    process: Option<OwnedFd>,
+    pub(super) process: Option<OwnedFd>,
     /// When its greeting must have come; `None`: it has.
     pub(crate) greet_by: Option<Instant>,
     /// When it leaves, although a child of its process, which has ended, has the connection.
@@ -135,11 +135,6 @@ impl Client {
         }
     }
 
-    /// The process that has connected, if it is not known to have ended.
-    pub(crate) fn into_process(self) -> Option<OwnedFd> {
-        self.process
-    }
-
     /// The number of the process that has connected, as long as that lives. (A child may have the
     /// connection, and another process the number, when it has ended.)
     pub(crate) fn living(&self) -> Option<i32> {
@@ -188,6 +183,10 @@ impl Clients {
 
     pub(crate) fn remove(&mut self, number: u32) -> Option<Client> {
         self.clients.remove(&number)
+    }
+
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Client> + use<> {
+        std::mem::take(&mut self.clients).into_values()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Client> {

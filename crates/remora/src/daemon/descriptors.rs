@@ -3,29 +3,32 @@
 //! To look at a file, or only to close it, may be a request to the file's server: where that is a
 //! program (FUSE), `close` waits for its answer to FLUSH, and `fstatfs` for one to STATFS. A client
 //! may be that program, and never answer. The end of a socket, too, may wait until its last bytes
-//! have arrived (`SO_LINGER`). So the thread that serves clients touches only *plain* descriptors,
-//! for which the kernel alone answers: memory files, pipes, events, and names of files (`O_PATH`).
-//! If others come, another thread looks at them, one for each user at a time, and their client is
-//! not served meanwhile. Behind that look each of them is a regular file of a local file system or
-//! of `/proc`, or has become a name.
+//! have arrived (`SO_LINGER`), and that of a pipe for a process in the middle of a write. So the
+//! thread that serves clients touches only memory files. If others come, another thread looks at
+//! them, one for each user at a time, and their client is not served meanwhile. Behind that look
+//! each of them is a regular file of a local file system or of `/proc`, or has become a name
+//! (`O_PATH`).
+//!
+//! What comes and is not looked at is closed by threads of its own ([`Closers`]).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use rustix::fs::{
-    AtFlags, FileType, FsWord, Mode, OFlags, StatxFlags, fcntl_get_seals, fcntl_getfl, fstatfs,
-    open, statx,
-};
+use rustix::fs::{FileType, FsWord, Mode, OFlags, fcntl_get_seals, fcntl_getfl, fstatfs, open};
 
+use crate::closer::Closer;
 use crate::event::Event;
 use crate::threads::without_signals;
 
 /// Messages of a user that may wait for a look, beside the one that is under way.
 const WAITING: usize = 64;
+/// The most users who have a thread of their own that closes.
+const CLOSERS: usize = 64;
 /// File systems whose requests the kernel itself answers: ext2 to ext4, XFS, Btrfs, F2FS, ZFS, and
 /// files in memory.
 const LOCAL: [FsWord; 6] =
@@ -33,13 +36,19 @@ const LOCAL: [FsWord; 6] =
 /// `/proc`.
 const PROC: FsWord = 0x9fa0;
 
-/// A message whose descriptors are not plain.
-#[derive(Debug)]
+/// A message whose descriptors are not plain, or for which something is to be done before.
 pub(super) struct Parcel {
     pub(super) client: u32,
     pub(super) uid: u32,
     pub(super) message: Vec<u8>,
     pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) work: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl fmt::Debug for Parcel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} descriptors of client {}", self.descriptors.len(), self.client)
+    }
 }
 
 /// What a look has ended with.
@@ -135,6 +144,7 @@ impl Looks {
         let (sender, event, client) = (self.sender.clone(), Arc::clone(&self.event), parcel.client);
         let look = move || {
             parcel.descriptors = parcel.descriptors.into_iter().filter_map(settled).collect();
+            parcel.work.take().into_iter().for_each(|work| work());
             sender.send(parcel).ok();
             crate::event::wake(&event);
         };
@@ -146,21 +156,43 @@ impl Looks {
     }
 }
 
-/// Does the kernel alone answer for a descriptor, whatever is done with it?
-pub(super) fn is_plain(file: &OwnedFd) -> bool {
-    // Only files in memory have seals. A type of no kind is that of events and their like.
-    let kind = || {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let about = statx(file, "", flags, StatxFlags::TYPE).ok()?;
-        Some(FileType::from_raw_mode(about.stx_mode.into()))
-    };
-    fcntl_get_seals(file).is_ok()
-        || is_name(file)
-        || matches!(kind(), Some(FileType::Fifo | FileType::Unknown))
+/// What closes connections, and what came by them: threads for which the thread that serves does
+/// not wait.
+#[derive(Debug, Default)]
+pub(super) struct Closers {
+    /// One for each user who has something closed, so that none waits for another's.
+    users: BTreeMap<u32, Closer>,
+    /// One for all who may not attach, and for further users.
+    others: Closer,
 }
 
-/// Does a descriptor only name its file? It cannot be read, written or mapped, and closing it asks
-/// nobody; but to ask about the file may be a request to the file's server.
+impl Closers {
+    /// That of a user; `None`: of somebody who may not attach.
+    pub(super) fn of(&mut self, uid: Option<u32>) -> &Closer {
+        self.users.retain(|_, closer| !closer.is_idle());
+        match uid {
+            Some(uid) if self.users.len() < CLOSERS || self.users.contains_key(&uid) => {
+                self.users.entry(uid).or_default()
+            }
+            _ => &self.others,
+        }
+    }
+
+    /// Does so much wait that no more connections should be accepted?
+    pub(super) fn are_full(&self) -> bool {
+        self.others.is_full() || self.users.values().any(Closer::is_full)
+    }
+}
+
+/// Does the kernel alone answer for a descriptor, whatever is done with it? Only files in memory
+/// have seals.
+pub(super) fn is_plain(file: &OwnedFd) -> bool {
+    fcntl_get_seals(file).is_ok()
+}
+
+/// Does a descriptor only name its file? It cannot be read, written or mapped. But to ask about the
+/// file may be a request to the file's server, and if nobody else uses the file system, to close
+/// it ends that.
 pub(super) fn is_name(file: &OwnedFd) -> bool {
     fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::PATH))
 }
@@ -209,21 +241,20 @@ mod tests {
     use super::*;
 
     fn parcel(client: u32, descriptors: Vec<OwnedFd>) -> Parcel {
-        Parcel { client, uid: 7, message: vec![1, 2, 3], descriptors }
+        Parcel { client, uid: 7, message: vec![1, 2, 3], descriptors, work: None }
     }
 
     #[test]
     fn what_the_kernel_answers_for_is_plain() {
         let memory = memfd_create("plain", MemfdFlags::empty()).unwrap();
+        assert!(is_plain(&memory), "{memory:?}");
         let pipe = OwnedFd::from(io::pipe().unwrap().0);
         let name = open("/", OFlags::PATH, Mode::empty()).unwrap();
         let event = Event::new().unwrap().as_fd().try_clone_to_owned().unwrap();
-        for plain in [memory, pipe, event, name] {
-            assert!(is_plain(&plain), "{plain:?}");
-        }
         let socket = OwnedFd::from(UnixDatagram::unbound().unwrap());
         let file = |path| OwnedFd::from(File::open(path).unwrap());
-        for other in [socket, file("/"), file("/dev/null"), file("/proc/self/mem")] {
+        let files = [file("/"), file("/dev/null"), file("/proc/self/mem")];
+        for other in [pipe, event, name, socket].into_iter().chain(files) {
             assert!(!is_plain(&other), "{other:?}");
         }
     }
@@ -234,7 +265,7 @@ mod tests {
         assert!(!is_name(&settled("/proc/self/mem")), "the kernel answers for it");
         for other in ["/", "/dev/null", "/sys"] {
             let name = settled(other);
-            assert!(is_name(&name) && is_plain(&name), "{other}");
+            assert!(is_name(&name), "{other}");
             assert!(!is_local(&name).unwrap() && !is_of_proc(&name).unwrap());
         }
     }

@@ -5,13 +5,19 @@
 //! side, as they do on a card in hardware; those of other users see others. Channels, regions and
 //! pieces belong to a client's connection, and end with it.
 //!
+//! An engine stands while it makes a call for a program's memory (a file, or a process), which may
+//! last as long as another program of the user likes. So the thread that serves does not wait for
+//! an engine: what it wants of one that is in a call it asks for again, some milliseconds later.
+//!
 //! The engine judges what stands in rings ([`crate::dma::engine`]). Here is judged what comes by
 //! the socket: which memory may be granted is decided as for memory that sessions lend (`lent`).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
 
 use super::lent::{
     FEW_DESCRIPTORS, LOANS_MAX, LentError, has_few_descriptors, local, process_file,
@@ -33,6 +39,11 @@ const CHANNELS: usize = 64;
 const PAGE: usize = 256;
 /// Clients in one answer, each with its channels.
 const CLIENTS: usize = 4;
+/// How long the thread that serves waits for an engine: it copies a piece meanwhile.
+const PATIENCE: Duration = Duration::from_micros(100);
+/// The first time until an engine that was in a call is asked again, and the longest.
+const AGAIN: Duration = Duration::from_millis(1);
+const AGAIN_MAX: Duration = Duration::from_millis(64);
 
 /// Why a request is not carried out.
 type Refusal = String;
@@ -43,6 +54,16 @@ type Answered = Result<(DmaAnswer, Vec<OwnedFd>), Refusal>;
 #[derive(Debug, Default)]
 pub(crate) struct DmaCards {
     cards: BTreeMap<u32, UserCard>,
+    /// Requests whose engine was in a call.
+    later: Vec<Later>,
+}
+
+/// A request that is carried out later.
+#[derive(Debug)]
+pub(super) struct Later {
+    pub(super) client: u32,
+    pub(super) request: DmaRequest,
+    pub(super) descriptors: Vec<OwnedFd>,
 }
 
 /// Who asks.
@@ -64,6 +85,16 @@ struct UserCard {
     memory: Arc<CardMemory>,
     service: Service,
     clients: BTreeMap<u32, Holdings>,
+    /// Clients that have gone, of which the engine has not heard.
+    gone: BTreeMap<u32, Holdings>,
+    busy: Busy,
+}
+
+/// That an engine was in a call when it was wanted last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    /// When it is asked again, and how long that was from the last time on.
+    again: Option<(Instant, Duration)>,
 }
 
 /// What a client has.
@@ -78,27 +109,54 @@ struct Holdings {
 }
 
 impl DmaCards {
-    /// Answers a request.
+    /// Answers a request; `None`: it is among those to be [taken](DmaCards::take_later) later.
     pub(super) fn answer(
         &mut self,
         who: Asker,
         rule: &Rule,
         request: DmaRequest,
         descriptors: Vec<OwnedFd>,
-    ) -> Answered {
+    ) -> Option<Answered> {
         if request == DmaRequest::Open {
-            return self.open(who, rule);
+            return Some(self.open(who, rule));
         }
         if let DmaRequest::List(from) = request {
-            let card = self.cards.get(&who.uid);
-            return Ok((card.map_or_else(nothing, |card| card.list(from)), Vec::new()));
+            let card = self.cards.get_mut(&who.uid);
+            return Some(Ok((card.map_or_else(nothing, |card| card.list(from)), Vec::new())));
         }
-        if let DmaRequest::Grant { loan, .. } = request {
-            self.room_for_grant(who.uid, rule, loan)?;
+        if let DmaRequest::Grant { loan, .. } = request
+            && let Err(refusal) = self.room_for_grant(who.uid, rule, loan)
+        {
+            return Some(Err(refusal));
         }
         let opened = self.cards.get_mut(&who.uid).filter(|c| c.clients.contains_key(&who.client));
-        let card = opened.ok_or("the card’s memory was not opened")?;
-        card.answer(who, rule, request, descriptors)
+        let Some(card) = opened else {
+            return Some(Err("the card’s memory was not opened".into()));
+        };
+        let Some(mut engine) = within_patience(&card.service, &mut card.busy) else {
+            self.later.push(Later { client: who.client, request, descriptors });
+            return None;
+        };
+        let held = card.clients.get_mut(&who.client)?;
+        let answered = held.answer(&mut engine, &card.memory, (who, rule), request, descriptors);
+        drop(engine);
+        // There is a new ring, or others may have waited for the end of a packet that goes with a
+        // channel.
+        card.service.wake();
+        Some(answered)
+    }
+
+    /// When something is to be done that an engine was too busy for.
+    pub(super) fn next_try(&self) -> Option<Instant> {
+        let waits = |card: &&UserCard| !self.later.is_empty() || !card.gone.is_empty();
+        let tries = self.cards.values().filter(waits).filter_map(|card| card.busy.again);
+        tries.map(|(at, _)| at).min()
+    }
+
+    /// The requests that were not carried out; ends what clients that have gone have left.
+    pub(super) fn take_later(&mut self) -> Vec<Later> {
+        self.cards.values_mut().for_each(UserCard::end_gone);
+        mem::take(&mut self.later)
     }
 
     /// May a user's program grant another piece of memory? Each is a mapping of the daemon's, or
@@ -175,141 +233,117 @@ impl DmaCards {
     /// The clients of users that `may_see` admits, from a connection on, as far as one answer has
     /// room; and whether there are others behind them.
     pub(super) fn clients(
-        &self,
+        &mut self,
         from: u32,
         may_see: impl Fn(u32) -> bool,
     ) -> (Vec<DmaClientStatus>, bool) {
         let cards = self.cards.iter().filter(|(uid, _)| may_see(**uid));
-        let mut found: Vec<_> = cards
-            .flat_map(|(uid, card)| card.clients.range(from..).map(move |held| (*uid, card, held)))
+        let mut found: Vec<(u32, u32)> = cards
+            .flat_map(|(uid, card)| card.clients.range(from..).map(|(client, _)| (*client, *uid)))
             .collect();
-        found.sort_unstable_by_key(|(_, _, (connection, _))| **connection);
+        found.sort_unstable();
         let more = found.len() > CLIENTS;
         found.truncate(CLIENTS);
-        (found.into_iter().map(|(uid, card, held)| card.describe(uid, held)).collect(), more)
+        let describe = |(client, uid)| self.cards.get_mut(&uid)?.describe(uid, client);
+        (found.into_iter().filter_map(describe).collect(), more)
     }
 
     /// A client has gone: what it has goes with it. The card's memory stays as it is.
     pub(super) fn end(&mut self, client: u32) {
         for card in self.cards.values_mut() {
-            if card.clients.remove(&client).is_some() {
-                card.service.engine().end(Owner(client));
-                card.service.wake();
+            if let Some(held) = card.clients.remove(&client) {
+                card.gone.insert(client, held);
+                card.end_gone();
             }
         }
     }
+}
+
+/// An engine, unless it is in a call.
+fn within_patience<'a>(service: &'a Service, busy: &mut Busy) -> Option<MutexGuard<'a, Engine>> {
+    let is_early = busy.again.is_some_and(|(at, _)| Instant::now() < at);
+    let engine = if is_early { None } else { service.engine_within(PATIENCE) };
+    if engine.is_some() {
+        busy.again = None;
+    } else if !is_early {
+        let time = busy.again.map_or(AGAIN, |(_, time)| AGAIN_MAX.min(time * 2));
+        busy.again = Some((Instant::now() + time, time));
+    }
+    engine
 }
 
 impl UserCard {
     fn of(memory: Arc<CardMemory>) -> Result<UserCard, Refusal> {
         let service = Service::start(Engine::new(memory.clone()))
             .map_err(|error| format!("the daemon cannot start an engine: {error}"))?;
-        Ok(UserCard { memory, service, clients: BTreeMap::new() })
+        let (clients, gone) = (BTreeMap::new(), BTreeMap::new());
+        Ok(UserCard { memory, service, clients, gone, busy: Busy::default() })
     }
 
-    fn answer(
-        &mut self,
-        who: Asker,
-        rule: &Rule,
-        request: DmaRequest,
-        with: Vec<OwnedFd>,
-    ) -> Answered {
-        let held = self.clients.get_mut(&who.client).ok_or("the card’s memory was not opened")?;
-        let (engine, owner) = (&self.service, Owner(who.client));
-        let alone = |answer| (answer, Vec::new());
-        match request {
-            DmaRequest::Grant { loan, addr, len, writable } => {
-                let region = held.grant(engine, (who, rule), (loan, addr, len), writable, with)?;
-                Ok(alone(DmaAnswer::Region(region.0)))
-            }
-            DmaRequest::Revoke(number) => {
-                let region = RegionId(number);
-                engine.engine().revoke(owner, region).ok_or("no such region")?;
-                held.regions.remove(&region);
-                Ok(alone(DmaAnswer::Done))
-            }
-            DmaRequest::Channel { to_host, stream, interrupt, depth } => {
-                let direction = if to_host { Direction::CardToHost } else { Direction::HostToCard };
-                let interface = stream.map_or(Interface::MemoryMapped, Interface::Streaming);
-                let mode = if interrupt { Mode::Interrupt } else { Mode::Polled };
-                held.channel(
-                    engine,
-                    owner,
-                    rule,
-                    ChannelOptions { direction, interface, mode, depth },
-                )
-            }
-            DmaRequest::Close(number) => {
-                let channel = ChannelId(number);
-                held.channels.remove(&channel).ok_or("no such channel")?;
-                engine.engine().close(channel);
-                // Others may have waited for the end of a packet that goes with the channel.
-                engine.wake();
-                Ok(alone(DmaAnswer::Done))
-            }
-            DmaRequest::Alloc { near, len } => {
-                let kind = if near { MemoryKind::Near } else { MemoryKind::Far };
-                let piece = self.memory.alloc(kind, len).map_err(|error| error.to_string())?;
-                let (address, len) = (piece.address(), piece.len());
-                if held.pieces.len() >= rule.quotas.others as usize {
-                    return Err("the client has as many pieces as its quota allows".into());
-                }
-                held.pieces.insert(address, piece);
-                Ok(alone(DmaAnswer::Piece { address, len }))
-            }
-            DmaRequest::Free(address) => {
-                held.pieces.remove(&address).ok_or("no such piece of card memory")?;
-                Ok(alone(DmaAnswer::Done))
-            }
-            DmaRequest::Open | DmaRequest::List(_) => Err("it is answered elsewhere".into()),
+    /// Ends what clients that have gone have left, if the engine is not in a call.
+    fn end_gone(&mut self) {
+        if self.gone.is_empty() {
+            return;
         }
+        let Some(mut engine) = within_patience(&self.service, &mut self.busy) else { return };
+        for client in mem::take(&mut self.gone).into_keys() {
+            engine.end(Owner(client));
+        }
+        drop(engine);
+        self.service.wake();
     }
 
     /// Regions that the engine may reach.
     fn regions(&self) -> usize {
-        self.clients.values().map(|held| held.regions.len()).sum()
+        self.clients.values().chain(self.gone.values()).map(|held| held.regions.len()).sum()
     }
 
-    /// The channels from a place on, as far as one answer has room.
-    fn list(&self, from: u32) -> DmaAnswer {
-        let engine = self.service.engine();
+    /// The channels from a place on, as far as one answer has room; none while the engine is in a
+    /// call.
+    fn list(&mut self, from: u32) -> DmaAnswer {
+        let Some(engine) = within_patience(&self.service, &mut self.busy) else {
+            return nothing();
+        };
         let mut rows = engine.channels().filter(|state| state.id.0 >= from);
-        let channels = rows.by_ref().take(PAGE).map(|state| self.row(state)).collect();
+        let channels = rows.by_ref().take(PAGE).map(|state| row(&self.clients, state)).collect();
         let counters =
             engine.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect();
         DmaAnswer::Channels { channels, more: rows.next().is_some(), counters }
     }
 
-    fn describe(&self, uid: u32, (connection, held): (&u32, &Holdings)) -> DmaClientStatus {
-        let engine = self.service.engine();
-        let channels = engine.channels().filter(|state| state.owner == Owner(*connection));
-        DmaClientStatus {
-            connection: *connection,
+    /// A client, with its channels; without them while the engine is in a call.
+    fn describe(&mut self, uid: u32, connection: u32) -> Option<DmaClientStatus> {
+        let held = self.clients.get(&connection)?;
+        let engine = within_patience(&self.service, &mut self.busy);
+        let channels = engine.iter().flat_map(|engine| engine.channels());
+        let channels = channels.filter(|state| state.owner == Owner(connection));
+        Some(DmaClientStatus {
+            connection,
             uid,
             pid: held.pid,
             regions: held.regions.len() as u32,
             granted_bytes: held.regions.values().sum(),
             pieces: held.pieces.len() as u32,
             card_bytes: held.pieces.values().map(Piece::len).sum(),
-            channels: channels.map(|state| self.row(state)).collect(),
-        }
+            channels: channels.map(|state| row(&self.clients, state)).collect(),
+        })
     }
+}
 
-    fn row(&self, state: ChannelState) -> DmaChannelRow {
-        let stream = match state.options.interface {
-            Interface::MemoryMapped => None,
-            Interface::Streaming(number) => Some(number),
-        };
-        DmaChannelRow {
-            place: state.id.0,
-            pid: self.clients.get(&state.owner.0).map_or(0, |held| held.pid),
-            to_host: state.options.direction == Direction::CardToHost,
-            stream,
-            interrupt: state.options.mode == Mode::Interrupt,
-            depth: state.options.depth,
-            completed: state.completed,
-            halted: state.halted.map(|halt| halt.to_string()),
-        }
+fn row(clients: &BTreeMap<u32, Holdings>, state: ChannelState) -> DmaChannelRow {
+    let stream = match state.options.interface {
+        Interface::MemoryMapped => None,
+        Interface::Streaming(number) => Some(number),
+    };
+    DmaChannelRow {
+        place: state.id.0,
+        pid: clients.get(&state.owner.0).map_or(0, |held| held.pid),
+        to_host: state.options.direction == Direction::CardToHost,
+        stream,
+        interrupt: state.options.mode == Mode::Interrupt,
+        depth: state.options.depth,
+        completed: state.completed,
+        halted: state.halted.map(|halt| halt.to_string()),
     }
 }
 
@@ -318,10 +352,63 @@ fn nothing() -> DmaAnswer {
 }
 
 impl Holdings {
+    /// Answers a request to the engine.
+    fn answer(
+        &mut self,
+        engine: &mut Engine,
+        memory: &Arc<CardMemory>,
+        (who, rule): (Asker, &Rule),
+        request: DmaRequest,
+        with: Vec<OwnedFd>,
+    ) -> Answered {
+        let owner = Owner(who.client);
+        let alone = |answer| (answer, Vec::new());
+        match request {
+            DmaRequest::Grant { loan, addr, len, writable } => {
+                let region = self.grant(engine, (who, rule), (loan, addr, len), writable, with)?;
+                Ok(alone(DmaAnswer::Region(region.0)))
+            }
+            DmaRequest::Revoke(number) => {
+                let region = RegionId(number);
+                engine.revoke(owner, region).ok_or("no such region")?;
+                self.regions.remove(&region);
+                Ok(alone(DmaAnswer::Done))
+            }
+            DmaRequest::Channel { to_host, stream, interrupt, depth } => {
+                let direction = if to_host { Direction::CardToHost } else { Direction::HostToCard };
+                let interface = stream.map_or(Interface::MemoryMapped, Interface::Streaming);
+                let mode = if interrupt { Mode::Interrupt } else { Mode::Polled };
+                let options = ChannelOptions { direction, interface, mode, depth };
+                self.channel(engine, owner, rule, options)
+            }
+            DmaRequest::Close(number) => {
+                let channel = ChannelId(number);
+                self.channels.remove(&channel).ok_or("no such channel")?;
+                engine.close(channel);
+                Ok(alone(DmaAnswer::Done))
+            }
+            DmaRequest::Alloc { near, len } => {
+                let kind = if near { MemoryKind::Near } else { MemoryKind::Far };
+                let piece = memory.alloc(kind, len).map_err(|error| error.to_string())?;
+                let (address, len) = (piece.address(), piece.len());
+                if self.pieces.len() >= rule.quotas.others as usize {
+                    return Err("the client has as many pieces as its quota allows".into());
+                }
+                self.pieces.insert(address, piece);
+                Ok(alone(DmaAnswer::Piece { address, len }))
+            }
+            DmaRequest::Free(address) => {
+                self.pieces.remove(&address).ok_or("no such piece of card memory")?;
+                Ok(alone(DmaAnswer::Done))
+            }
+            DmaRequest::Open | DmaRequest::List(_) => Err("it is answered elsewhere".into()),
+        }
+    }
+
     /// Grants the engine memory of the client.
     fn grant(
         &mut self,
-        service: &Service,
+        engine: &mut Engine,
         (who, rule): (Asker, &Rule),
         (loan, addr, len): (Loan, u64, u64),
         writable: bool,
@@ -337,7 +424,7 @@ impl Holdings {
         }
         let path =
             path_to(loan, Application { pid: who.pid, addr, len, file: None }, with, (who, rule))?;
-        let granted = service.engine().grant(Owner(who.client), path, writable);
+        let granted = engine.grant(Owner(who.client), path, writable);
         let region = granted.map_err(|error| error.to_string())?;
         self.regions.insert(region, counted);
         Ok(region)
@@ -346,7 +433,7 @@ impl Holdings {
     /// Opens a channel, whose ring the daemon makes.
     fn channel(
         &mut self,
-        service: &Service,
+        engine: &mut Engine,
         owner: Owner,
         rule: &Rule,
         options: ChannelOptions,
@@ -371,9 +458,8 @@ impl Holdings {
         if let Some(wake) = &interrupt {
             descriptors.push(wake.reader().try_clone_to_owned().map_err(short)?);
         }
-        let served = service.engine().serve(owner, ring, options, interrupt);
+        let served = engine.serve(owner, ring, options, interrupt);
         let channel = served.map_err(|error| error.to_string())?;
-        service.wake();
         self.channels.insert(channel, bytes);
         Ok((DmaAnswer::Channel(channel.0), descriptors))
     }
@@ -428,10 +514,85 @@ fn path_to(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
     use crate::daemon::policy::Policy;
+    use crate::dma::path::{PathError, PathKind};
+    use crate::dma::{Address, Flags};
+    use crate::memory::Buffer;
+
+    /// A file whose reads last as long as somebody likes.
+    #[derive(Debug)]
+    struct Silent(Arc<Mutex<()>>);
+
+    impl Path for Silent {
+        fn kind(&self) -> PathKind {
+            PathKind::Memfd
+        }
+
+        fn len(&self) -> u64 {
+            4096
+        }
+
+        fn to_card(&mut self, _: u64, _: &Buffer, _: usize, _: usize) -> Result<(), PathError> {
+            drop(self.0.lock().unwrap());
+            Ok(())
+        }
+
+        fn to_host(&mut self, _: &Buffer, _: usize, _: u64, _: usize) -> Result<(), PathError> {
+            Ok(())
+        }
+    }
+
+    /// Others of the user wait for such a call, and no other user.
+    #[test]
+    fn an_engine_in_a_call_does_not_hold_the_daemon_up() {
+        let own = rustix::process::geteuid().as_raw();
+        let rule = *Policy::default().rule(own);
+        let asker = |client| Asker { client, uid: own, pid: 1, sessions: 0, living: true };
+        let mut cards = DmaCards::default();
+        let ask = |cards: &mut DmaCards, client, request| {
+            let answered = cards.answer(asker(client), &rule, request, Vec::new());
+            answered.map(|answered| answered.unwrap().0)
+        };
+        for client in [1, 2] {
+            ask(&mut cards, client, DmaRequest::Open).unwrap();
+        }
+        let service = &cards.cards[&own].service;
+        let (silence, owner) = (Arc::new(Mutex::new(())), Owner::default());
+        let silent = silence.lock().unwrap();
+        let region = service.engine().grant(owner, Box::new(Silent(silence.clone())), true);
+        let mut channel = service.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
+        let (from, to) = (region.unwrap().at(0), Address::Card(0));
+        channel.copy(from, to, 8, Flags::empty()).unwrap();
+        channel.submit();
+        while service.engine_within(Duration::ZERO).is_some() {
+            std::thread::yield_now();
+        }
+        let alloc = DmaRequest::Alloc { near: false, len: 64 };
+        assert_eq!(ask(&mut cards, 1, alloc), None);
+        cards.end(2);
+        assert_eq!(cards.clients(0, |_| true).0.len(), 1);
+        assert_eq!(ask(&mut cards, 1, DmaRequest::List(0)), Some(nothing()));
+        assert!(cards.next_try().is_some());
+        drop(silent);
+        let answer = loop {
+            let mut later = cards.take_later();
+            assert_eq!(later.len(), 1);
+            let Later { client, request, .. } = later.remove(0);
+            if let Some(answer) = ask(&mut cards, client, request) {
+                break answer;
+            }
+        };
+        assert!(matches!(answer, DmaAnswer::Piece { .. }), "{answer:?}");
+        while !cards.cards[&own].gone.is_empty() {
+            assert!(cards.take_later().is_empty());
+        }
+        assert!(cards.next_try().is_none());
+    }
 
     #[test]
     fn files_of_others_are_granted_if_the_policy_says_so() {

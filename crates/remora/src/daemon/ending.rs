@@ -26,8 +26,8 @@ pub(crate) struct Ending {
     /// Looks for objects: some are in use by others at the first look, and requests of peers may
     /// make new ones meanwhile.
     looks: u32,
-    /// The session's mappings, which are unmapped when this is dropped, outside the driver's lock.
-    remains: Option<SessionQueues>,
+    /// The session's mappings, when it has gone: to unmap them takes time.
+    pub(super) remains: Option<SessionQueues>,
 }
 
 impl Ending {

@@ -29,7 +29,7 @@ use super::open_passes::Passes;
 use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{
-    Completions, Of, Piece, Queue, SessionCounters, SessionQueues, Sides, User, Work,
+    Completions, Frees, Of, Piece, Queue, SessionCounters, SessionQueues, Sides, User, Work,
 };
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
@@ -41,7 +41,7 @@ use crate::rarely::Rarely;
 use crate::shared::arena::{DATA, PAGE};
 use crate::shared::completions::ring_len;
 use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue};
-use crate::wake_pipe::Wake;
+use crate::wake_socket::Wake;
 
 /// The queues of all sessions.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Engine {
         let parts = Parts::new(arena.memory().len());
         self.sessions[free] = Some(SessionQueues {
             arena,
-            file,
+            file: Arc::new(file),
             parts,
             doorbells: Doorbells::default(),
             events: EventProducer::default(),
@@ -156,13 +156,14 @@ impl Engine {
             lossy: Rarely::default(),
             lent: BTreeMap::new(),
             card: None,
-            ready: None,
+            ready: Arc::default(),
             groups: BTreeSet::new(),
             dm: BTreeMap::new(),
             regions: BTreeMap::new(),
             ways: BTreeMap::new(),
             kernels: SessionKernels::default(),
             record: None,
+            frees: Frees::default(),
             ends: false,
         });
         Ok(number)
@@ -628,9 +629,8 @@ impl Engine {
 
     /// Takes a part of a session's arena, if it has one and its user may have so much.
     fn take_bytes(&mut self, session: u16, len: usize) -> Option<usize> {
-        let pages = len.checked_next_multiple_of(PAGE)?;
-        self.room_for_bytes(session, pages as u64).ok()?;
-        self.session(session)?.parts.take(len)
+        self.room_for_bytes(session, len.checked_next_multiple_of(PAGE)? as u64).ok()?;
+        self.session(session)?.take(len)
     }
 
     /// Takes zeroed card memory: of the user's, the piece that is ready.
@@ -639,8 +639,8 @@ impl Engine {
         let len = bytes as u64;
         let (at, of_card) = match &of.card {
             Some(_) => {
-                let (_, piece) = of.ready.take().filter(|(of_len, _)| *of_len == len)?;
-                (piece.address(), Some(piece))
+                let (_, piece) = of.ready().take().filter(|(of_len, _)| *of_len == len)?;
+                (piece.as_ref()?.address(), piece)
             }
             None => (self.take_bytes(session, bytes)? as u64, None),
         };

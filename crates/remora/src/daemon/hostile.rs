@@ -13,7 +13,7 @@ use crate::memory::HostMemory;
 use crate::message::Quotas;
 use crate::shared::Arena;
 use crate::shared::arena::{DATA, PAGE};
-use crate::wake_pipe::Wake;
+use crate::wake_socket::Wake;
 
 /// Steps that one input makes at most.
 const STEPS: usize = 512;

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, SocketType};
+use rustix::net::{RecvFlags, SocketFlags, SocketType};
 
 use super::admission::Wanted;
 use super::answers::{NO_SESSION, NO_SUCH_SESSION};
@@ -66,6 +66,11 @@ impl Server {
 
     fn accept_machines(&mut self, at: usize) {
         for _ in 0..TURN {
+            if self.closers.are_full() {
+                return tracing::warn!(
+                    "too many connections wait to be closed to accept a machine"
+                );
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let stream = match rustix::net::accept_with(&self.machines[at].listener, flags) {
                 Ok(stream) => stream,
@@ -77,9 +82,15 @@ impl Server {
                 }
             };
             let path = self.machines[at].path().display().to_string();
-            match self.connect_machine(at, stream) {
-                Ok(()) => tracing::info!(path, "a virtual machine has the device"),
-                Err(reason) => tracing::warn!(path, reason, "a virtual machine gets no device"),
+            match self.connect_machine(at, &stream) {
+                Ok(pid) => {
+                    tracing::info!(path, "a virtual machine has the device");
+                    self.machines[at].qemu = Some(Qemu { stream, pid });
+                }
+                Err(reason) => {
+                    tracing::warn!(path, reason, "a virtual machine gets no device");
+                    self.closers.of(None).close_connection(stream);
+                }
             }
         }
         // Others may wait, and are an edge when they are asked for anew.
@@ -89,9 +100,10 @@ impl Server {
         }
     }
 
-    fn connect_machine(&mut self, at: usize, stream: OwnedFd) -> Result<(), Refusal> {
+    /// Gives the machine that has connected the device; returns the number of its process.
+    fn connect_machine(&mut self, at: usize, stream: &OwnedFd) -> Result<i32, Refusal> {
         let text = |error: io::Error| error.to_string();
-        let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(|e| e.to_string())?;
+        let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|e| e.to_string())?;
         let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
         self.policy.check_attach(uid)?;
         let arena_bytes = self.policy.rule(uid).quotas.arena_bytes;
@@ -113,22 +125,26 @@ impl Server {
             }
         };
         let device = machine.device.insert(device);
-        device.introduce(&stream).map_err(text)?;
-        watch_edges(&self.poll, &stream, token(at, QEMU)).map_err(text)?;
-        machine.qemu = Some(Qemu { stream, pid });
-        Ok(())
+        device.introduce(stream).map_err(text)?;
+        watch_edges(&self.poll, stream, token(at, QEMU)).map_err(text)?;
+        Ok(pid)
     }
 
     /// QEMU says nothing. So this is its end.
     fn look_at_qemu(&mut self, at: usize) {
         let Some(qemu) = &self.machines[at].qemu else { return };
-        let said = rustix::io::read(&qemu.stream, &mut [0; 8]);
+        // What is only looked at is not closed here.
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let said = rustix::net::recv(&qemu.stream, &mut [0; 8][..], flags);
         if matches!(said, Err(Errno::AGAIN | Errno::INTR)) {
             return;
         }
         let path = self.machines[at].path().display().to_string();
         tracing::info!(path, "a virtual machine has gone");
-        self.machines[at].qemu = None;
+        if let Some(Qemu { stream, .. }) = self.machines[at].qemu.take() {
+            epoll::delete(&self.poll, &stream).ok();
+            self.closers.of(None).close_connection(stream);
+        }
         self.machines[at].waiting = None;
         self.end_client(at);
     }
@@ -217,7 +233,8 @@ impl Server {
         self.machines[at].client = Some(client);
         let takes_over = hello.token.is_some();
         let then = match self.session_in_machine(at, client, who, &hello) {
-            Ok(session) => self.welcome(client, session, takes_over.then_some(hello.keep)),
+            Ok(session) if takes_over => self.welcome(client, session, Some(hello.keep)),
+            Ok(session) => self.welcome_to_new(client, session),
             Err(refusal) => Then::Drop(refusal),
         };
         if let Then::Drop(reason) = then {

@@ -12,11 +12,13 @@
 //! - `kernels` runs on the card what clients send (`running`), and has modules compiled
 //!   (`compiler`); `kept_kernels` has those of kept sessions outlive the daemon, each by a file
 //!   (`kernel_file`);
-//! - `shares` says what the sessions of one user may have together;
+//! - `shares` says what the sessions of one user may have together, and `overgrown` when to look
+//!   for those that take more of their arenas than they were given;
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them (`admission`); `descriptors` looks at what comes with their messages;
 //!   `answers` answers their requests, some of them by what was found before ([`rarely`](crate::rarely)), and
-//!   `ending` destroys what a session has left; `descriptions` tell a client that takes a
+//!   `ending` destroys what a session has left; `evictions` ends sessions of programs that have
+//!   them, and `evicted` knows who has asked for that; `descriptions` tell a client that takes a
 //!   session over of its objects; `restore` gives sessions what another daemon has left in the
 //!   service manager's store (`fd_store`), by their `record`; [`Observer`] (`observer`) asks it
 //!   from another process;
@@ -41,6 +43,8 @@ mod dma_client;
 mod doorbells;
 mod ending;
 pub(crate) mod engine;
+mod evicted;
+mod evictions;
 mod fd_store;
 mod guarded;
 mod hostile;
@@ -57,6 +61,7 @@ mod named;
 mod objects;
 mod observer;
 mod open_passes;
+mod overgrown;
 mod passes;
 pub mod policy;
 mod record;

@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 use remora_nic::Xrcd;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
+use crate::closer::Closer;
+
 /// A file, as one user's processes name a domain by it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct FileId {
@@ -30,6 +32,7 @@ impl FileId {
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     domains: HashMap<FileId, (Xrcd, OwnedFd)>,
+    closer: Closer,
 }
 
 impl Named {
@@ -44,6 +47,7 @@ impl Named {
 
     /// The domain is gone.
     pub(super) fn forget(&mut self, xrcd: Xrcd) {
-        self.domains.retain(|_, (named, _)| *named != xrcd);
+        let gone = self.domains.extract_if(|_, (named, _)| *named == xrcd);
+        gone.for_each(|(_, (_, file))| self.closer.close(file));
     }
 }

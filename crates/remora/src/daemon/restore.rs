@@ -13,14 +13,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use remora_nic::MrInit;
+use rustix::event::epoll;
 
 use super::admission::{new_token, share};
 use super::answers::KEPT_FILES;
-use super::fd_store::{FdStore, Part, Stored, name, parse};
+use super::clients::Then;
+use super::fd_store::{BehindStore, FdStore, Part, Stored, name, parse};
 use super::lent::{Lender, Lent};
 use super::policy::Rule;
 use super::record::{Entry, Head, Record};
-use super::server::Server;
+use super::server::{STORE, Server};
 use super::sessions::Session;
 use crate::commands::Place;
 use crate::driver::Own;
@@ -29,7 +31,7 @@ use crate::memory::memfd;
 use crate::memory::reopened;
 use crate::message::{Keep, Loan, Object};
 use crate::shared::Arena;
-use crate::wake_pipe::Wake;
+use crate::wake_socket::Wake;
 
 /// What a daemon has given back to its clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -93,6 +95,8 @@ impl Server {
                 }
             }
         }
+        // Nobody is served yet.
+        self.store.iter().for_each(FdStore::send_all);
         restored
     }
 
@@ -253,6 +257,66 @@ impl Server {
             (Some(store), Some(file)) => store.put(&name, file),
             (Some(store), None) => store.remove(&name),
             (None, _) => {}
+        }
+    }
+}
+
+/// What the store has no room for.
+impl Server {
+    /// If the store has no room, waits for it. Returns whether that is so.
+    pub(super) fn watch_store(&mut self) -> bool {
+        let Some(store) = self.store.as_ref().filter(|store| store.is_full()) else { return false };
+        if self.behind_store.is_none() {
+            let data = epoll::EventData::new_u64(STORE);
+            if let Err(error) = epoll::add(&self.poll, store, data, epoll::EventFlags::OUT) {
+                tracing::error!(%error, "the service manager’s socket cannot be watched");
+            }
+            self.behind_store = Some(Vec::new());
+        }
+        true
+    }
+
+    /// What the store is told from now on belongs to another request.
+    pub(super) fn begin_request(&mut self) {
+        self.waited_before = self.store.as_ref().map_or(0, FdStore::waited);
+    }
+
+    /// Has an answer wait, and its client, until the store has taken what it was told for it;
+    /// returns whether that is so.
+    pub(super) fn waits_for_store(
+        &mut self,
+        number: u32,
+        answer: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> bool {
+        let waited = self.store.as_ref().map_or(0, FdStore::waited);
+        if waited == self.waited_before || !self.watch_store() {
+            return false;
+        }
+        let copies = descriptors.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        let Ok(descriptors) = copies else { return false };
+        let answer = BehindStore { client: number, answer: answer.to_vec(), descriptors };
+        self.behind_store.get_or_insert_default().push(answer);
+        self.pause(number);
+        true
+    }
+
+    /// Tells the store what has waited for it, and goes on with clients.
+    pub(super) fn flush_store(&mut self) {
+        let Some(store) = &self.store else { return };
+        store.flush(Instant::now());
+        if store.is_full() {
+            return;
+        }
+        epoll::delete(&self.poll, store).ok();
+        for BehindStore { client, answer, descriptors } in
+            self.behind_store.take().unwrap_or_default()
+        {
+            self.resume(client);
+            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            if let Then::Drop(reason) = self.send_bytes(client, &answer, &descriptors) {
+                self.drop_client(client, Some(&reason));
+            }
         }
     }
 }

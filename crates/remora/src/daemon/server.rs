@@ -20,15 +20,18 @@ use thiserror::Error;
 
 use super::clients::{Client, Clients, Line, Then};
 use super::compiler::Compiler;
-use super::descriptors::{Looked, Looks, Parcel, is_plain};
+use super::descriptors::{Closers, Looked, Looks, Parcel, is_name, is_plain};
 use super::dma::DmaCards;
 use super::ending::Ending;
 use super::engine::Engine;
-use super::fd_store::FdStore;
+use super::evicted::Evicted;
+use super::fd_store::{BehindStore, FdStore};
 use super::ivshmem::{MACHINES, Machine};
 use super::objects::Pools;
+use super::overgrown::ArenaWatch;
 use super::policy::Policy;
 use super::sessions::{Left, Session};
+use crate::closer::Closer;
 use crate::device::Device;
 use crate::kernel::{Loader, no_loader};
 use crate::message::{Answer, Keep, MessageSocket, Object, encode};
@@ -53,7 +56,8 @@ const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const COMPILED: u64 = 2;
 const LOOKED: u64 = 3;
-const FIRST_CLIENT: u32 = 4;
+pub(super) const STORE: u64 = 4;
+const FIRST_CLIENT: u32 = 5;
 /// Those of clients' processes begin here, behind those of machines.
 const PROCESSES: u64 = 1 << 47;
 /// Those of fenced processes begin here.
@@ -148,10 +152,17 @@ pub struct Server {
     pub(super) last_session: u32,
     /// Where what outlives this process is kept.
     pub(super) store: Option<FdStore>,
+    /// What waits until the store has taken what it was told, if it had no room.
+    pub(super) behind_store: Option<Vec<BehindStore>>,
+    /// Messages for the store that had waited before the request that is being carried out.
+    pub(super) waited_before: u64,
     pub(super) endings: Vec<Ending>,
+    pub(super) evicted: Evicted,
+    pub(super) arenas: ArenaWatch,
     pub(super) machines: Vec<Machine>,
     pub(super) compiler: Compiler,
     looks: Looks,
+    pub(super) closers: Closers,
     /// Processes whose connections the daemon has closed, by the numbers of those.
     fenced: BTreeMap<u32, OwnedFd>,
     pub(super) dma: DmaCards,
@@ -225,10 +236,15 @@ impl Server {
             sessions: BTreeMap::new(),
             last_session: 0,
             store: None,
+            behind_store: None,
+            waited_before: 0,
             endings: Vec::new(),
+            evicted: Evicted::default(),
+            arenas: ArenaWatch::default(),
             machines: Vec::new(),
             compiler,
             looks,
+            closers: Closers::default(),
             fenced: BTreeMap::new(),
             dma: DmaCards::default(),
             pause_until: None,
@@ -275,6 +291,7 @@ impl Server {
         }
         let mut goes_on = true;
         for event in events {
+            self.begin_request();
             match event.data.u64() {
                 LISTENER => self.accept()?,
                 STOP => goes_on = false,
@@ -283,11 +300,16 @@ impl Server {
                 process if process >= PROCESSES => self.note_end(process as u32),
                 machine if machine >= MACHINES => self.serve_machine_event(machine),
                 LOOKED => self.answer_looked(),
+                STORE => self.flush_store(),
                 client => self.serve_or_drop(client as u32),
             }
         }
         self.look_at_endings();
+        if self.dma.next_try().is_some_and(|at| at <= Instant::now()) {
+            self.answer_later();
+        }
         self.expire(Instant::now())?;
+        self.watch_store();
         Ok(goes_on)
     }
 
@@ -300,26 +322,34 @@ impl Server {
         let clients = self.clients.iter();
         let clients =
             clients.flat_map(|client| client.greet_by.into_iter().chain(client.leaves_at));
-        let next = leases.chain(clients).chain(self.pause_until).min()?;
+        let store = self.store.as_ref().and_then(FdStore::gives_up_at);
+        let others = [self.pause_until, store, self.next_arena_watch(), self.dma.next_try()];
+        let next = leases.chain(clients).chain(others.into_iter().flatten()).min()?;
         // A millisecond more, so that the time is over when it is looked at.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
     fn accept(&mut self) -> io::Result<()> {
         for _ in 0..TURN {
+            if self.closers.are_full() {
+                return self.pause_accepting("too many connections wait to be closed");
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.listener, flags) {
                 Ok(socket) => self.admit(MessageSocket::accepted(socket)),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a client: others have to go first");
-                    epoll::delete(&self.poll, &self.listener)?;
-                    self.pause_until = Some(Instant::now() + NO_DESCRIPTORS);
-                    break;
-                }
+                Err(error) => return self.pause_accepting(&error.to_string()),
             }
         }
+        Ok(())
+    }
+
+    /// Accepts nobody for a while.
+    fn pause_accepting(&mut self, reason: &str) -> io::Result<()> {
+        tracing::warn!(reason, "cannot accept a client: others have to go first");
+        epoll::delete(&self.poll, &self.listener)?;
+        self.pause_until = Some(Instant::now() + NO_DESCRIPTORS);
         Ok(())
     }
 
@@ -328,20 +358,25 @@ impl Server {
             Ok(peer) => peer,
             Err(error) => {
                 tracing::warn!(%error, "a client that does not say who it is");
-                return;
+                return self.closers.of(None).close_connection(socket);
             }
         };
         let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
         if let Err(refusal) = self.check_admits(uid) {
             socket.send(&encode(&Answer::Farewell(&refusal)), &[]).ok();
-            return;
+            return self.closer(uid).close_connection(socket);
         }
         let number = self.clients.free_number();
         if let Err(error) = watch(&self.poll, socket.as_fd(), number.into()) {
             tracing::warn!(%error, "cannot watch a client");
-            return;
+            return self.closer(uid).close_connection(socket);
         }
         self.clients.add(number, Client::new(socket, (uid, pid), Instant::now() + GREETING));
+    }
+
+    /// What closes what a user has sent.
+    pub(super) fn closer(&mut self, uid: u32) -> &Closer {
+        self.closers.of(Some(uid).filter(|uid| self.policy.check_attach(*uid).is_ok()))
     }
 
     /// May a user have another connection, on which no greeting has come yet? (A user who may not
@@ -405,11 +440,12 @@ impl Server {
                 Ok(false) => self.drop_client(number, None),
                 Ok(true) => {}
             }
-            if !descriptors.iter().all(is_plain) {
-                return self.have_looked_at(Parcel { client: number, uid, message, descriptors });
-            }
             if !is_done {
-                return;
+                return self.closer(uid).close(descriptors);
+            }
+            if !descriptors.iter().all(is_plain) {
+                let (client, work) = (number, None);
+                return self.have_looked_at(Parcel { client, uid, message, descriptors, work });
             }
             self.take(number, &message, descriptors);
         }
@@ -417,6 +453,7 @@ impl Server {
 
     /// Answers one message of a client, if that is still there.
     fn take(&mut self, number: u32, message: &[u8], descriptors: Vec<OwnedFd>) {
+        self.begin_request();
         let Some(client) = self.clients.get(number) else { return };
         let then = match client.greet_by {
             None => self.answer(number, message, descriptors),
@@ -436,6 +473,18 @@ impl Server {
         }
     }
 
+    /// Has another thread do something for a message, which is looked at behind that.
+    pub(super) fn have_done(
+        &mut self,
+        client: u32,
+        uid: u32,
+        message: Vec<u8>,
+        work: Box<dyn FnOnce() + Send>,
+    ) {
+        let (descriptors, work) = (Vec::new(), Some(work));
+        self.have_looked_at(Parcel { client, uid, message, descriptors, work });
+    }
+
     /// Goes on with clients whose descriptors were looked at.
     fn answer_looked(&mut self) {
         self.looks.event.drain().ok();
@@ -444,8 +493,13 @@ impl Server {
             for client in lost {
                 self.drop_client(client, Some("the daemon has no thread to look at descriptors"));
             }
-            self.resume(parcel.client);
-            self.take(parcel.client, &parcel.message, parcel.descriptors);
+            let Parcel { client, uid, message, descriptors, .. } = parcel;
+            // Names that the answer does not keep are not closed in this thread, either.
+            let names = descriptors.iter().filter(|file| is_name(file));
+            let names: Vec<_> = names.map(OwnedFd::try_clone).collect();
+            self.resume(client);
+            self.take(client, &message, descriptors);
+            self.closer(uid).close(names);
         }
     }
 
@@ -458,11 +512,11 @@ impl Server {
         unwatch(&self.poll, &client);
         self.dma.end(number);
         self.compiler.forget(number);
-        let session = client.session;
+        let (session, process) = (client.session, self.part_with(client));
         if let Some(session) = session {
             self.end_passes_of(session);
             // One that was sent away may be within others' memory as long as its process lives.
-            match client.into_process().filter(|_| reason.is_some() && self.has_sent(number)) {
+            match process.filter(|_| reason.is_some() && self.has_sent(number)) {
                 Some(process) => self.watch_fenced(number, process),
                 None => self.forget_sender(number),
             }
@@ -484,6 +538,16 @@ impl Server {
             Left::Ends => self.end_session(session),
             Left::Kept => self.take_posted(session),
         }
+    }
+
+    /// Closes a client's connection; returns the process that has connected, if it is not known to
+    /// have ended.
+    fn part_with(&mut self, client: Client) -> Option<OwnedFd> {
+        let Client { line, process, uid, .. } = client;
+        if let Line::Socket(socket) = line {
+            self.closer(uid).close_connection(socket);
+        }
+        process
     }
 
     /// Takes what a client has posted that may have been killed before it rang the doorbells.
@@ -561,8 +625,15 @@ impl Server {
 
     /// Destroys some of what sessions have left.
     fn end_some(&mut self) {
-        let device = &self.device;
-        self.endings.retain_mut(|ending| !device.live.command_own(|driver| ending.step(driver)));
+        let (device, mut remains) = (&self.device, Vec::new());
+        self.endings.retain_mut(|ending| {
+            let has_gone = device.live.command_own(|driver| ending.step(driver));
+            remains.extend(ending.remains.take());
+            !has_gone
+        });
+        for of in remains {
+            self.closer(of.user.uid).close(of);
+        }
     }
 
     /// Ends a session, and returns when nothing of it is on the card.
@@ -580,11 +651,15 @@ impl Server {
         for session in over.map(|held| held.number).collect::<Vec<_>>() {
             self.end_session(session);
         }
+        self.end_overgrown(now);
         for number in self.clients.late(now) {
             self.drop_client(number, Some("no greeting came: this is no client of a card"));
         }
         for number in self.clients.without_process(now) {
             self.drop_client(number, None);
+        }
+        if self.store.as_ref().and_then(FdStore::gives_up_at).is_some_and(|at| at <= now) {
+            self.flush_store();
         }
         if self.pause_until.is_some_and(|until| until <= now) {
             self.pause_until = None;
@@ -612,6 +687,9 @@ impl Drop for Server {
         }
         while self.is_ending() {
             self.end_some();
+        }
+        for client in self.clients.take_all() {
+            self.part_with(client);
         }
     }
 }

@@ -3,14 +3,16 @@
 //! Each call does a bounded amount of work, whatever the session has written into its arena.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora_nic::chain::Queue as Side;
 use remora_nic::queue::{Completion, Moderation};
 use remora_nic::wire::Dialect;
 use remora_nic::{Event as CardEvent, Key, Nic, Time};
+use rustix::fs::fstat;
 
 use super::lent::Lent;
 use super::objects::Usage;
@@ -18,21 +20,24 @@ use super::record::{Entry, Record};
 use super::running::SessionKernels;
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
+use crate::closer::Closer;
 use crate::commands::Place;
 use crate::dma::{self, CardMemory};
 use crate::event::Event;
 use crate::memory::{Buffer, memfd};
 use crate::message::{Loan, Object, Quotas, encode};
 use crate::rarely::Rarely;
-use crate::shared::arena::QUEUES_MAX;
+use crate::shared::arena::{PAGE, QUEUES_MAX};
 use crate::shared::completions::ring_len;
 use crate::shared::{
     Arena, CompletionProducer, Doorbells, EventProducer, Notice, Parts, WorkQueue, WorkQueueState,
 };
-use crate::wake_pipe::Wake;
+use crate::wake_socket::Wake;
 
 /// Completions that are moved at a time.
 const BATCH: usize = 16;
+/// Bytes of an arena that may take memory though nobody has asked for them.
+const UNASKED: usize = 1 << 20;
 /// Work queues of a session whose free slots are looked at in a step, besides those that complete.
 const ACTIVE: usize = 64;
 
@@ -75,7 +80,7 @@ impl Piece {
 pub(crate) struct SessionQueues {
     pub(crate) arena: Arena,
     /// The arena's memory file, for clients that attach again.
-    pub(crate) file: OwnedFd,
+    pub(crate) file: Arc<OwnedFd>,
     pub(crate) parts: Parts,
     pub(super) doorbells: Doorbells,
     pub(crate) events: EventProducer,
@@ -100,8 +105,8 @@ pub(crate) struct SessionQueues {
     /// The card memory of the user, of which pieces are given out. A virtual machine has parts of
     /// its arena instead: it reaches no other memory.
     pub(crate) card: Option<Arc<CardMemory>>,
-    /// A piece for the command that asks for so many bytes, zeroed before.
-    pub(crate) ready: Option<(u64, dma::Piece)>,
+    /// The next piece, zeroed by another thread; none if there was no memory.
+    pub(super) ready: Arc<Mutex<Ready>>,
     /// Pieces of card memory, by where they begin.
     pub(crate) dm: BTreeMap<u64, Piece>,
     /// The multicast groups that its queue pairs are attached to.
@@ -114,9 +119,28 @@ pub(crate) struct SessionQueues {
     pub(crate) kernels: SessionKernels,
     /// What outlives the daemon, if anything does.
     pub(crate) record: Option<Record>,
+    /// Parts of the arena that are on their way back.
+    pub(super) frees: Frees,
     /// The session is being ended: its pages stay as they are, for a client that looks what became
     /// of its requests, and go with the arena.
     pub(crate) ends: bool,
+}
+
+/// A piece of card memory for a command that asks for so many bytes.
+pub(super) type Ready = Option<(u64, Option<dma::Piece>)>;
+
+/// Gives pages of an arena back to the system.
+#[derive(Debug, Default)]
+pub(super) struct Frees {
+    by: Closer,
+    /// The parts of which it has done so.
+    done: Arc<Mutex<Vec<(usize, usize)>>>,
+}
+
+impl Frees {
+    fn done(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Whose a session is, and what all sessions of that user have together at most.
@@ -311,16 +335,57 @@ impl SessionQueues {
         }
     }
 
-    /// Gives a part of the arena back, and its pages to the system.
+    /// Gives a part of the arena back, and its pages to the system: by another thread, since the
+    /// client has the file, too, and by a long call of its own lets others wait. Until then the
+    /// part stays taken.
     pub(crate) fn release(&mut self, at: usize, len: usize) {
-        let pages = self.parts.give_back(at, len);
         if self.ends {
+            self.parts.give_back(at, len);
             return;
         }
-        let (from, bytes) = (pages.start as u64, pages.len() as u64);
-        if let Err(error) = memfd::punch(self.file.as_fd(), from, bytes) {
-            tracing::error!(%error, "cannot give memory of an arena back");
+        let (file, done) = (Arc::clone(&self.file), Arc::clone(&self.frees.done));
+        self.frees.by.run(move || {
+            let bytes = len.max(1).next_multiple_of(PAGE) as u64;
+            if let Err(error) = memfd::punch(file.as_fd(), at as u64, bytes) {
+                tracing::error!(%error, "cannot give memory of an arena back");
+            }
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((at, len));
+        });
+    }
+
+    /// The place of the piece that is ready.
+    pub(super) fn ready(&self) -> MutexGuard<'_, Ready> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a part of the arena.
+    pub(super) fn take(&mut self, len: usize) -> Option<usize> {
+        self.note_freed();
+        self.parts.take(len)
+    }
+
+    /// Bytes of the arena that are in use.
+    pub(super) fn arena_bytes(&self) -> u64 {
+        let freed = self.frees.done();
+        let freed =
+            freed.iter().map(|(_, len)| (*len).max(1).next_multiple_of(PAGE)).sum::<usize>();
+        (self.parts.used() - freed) as u64
+    }
+
+    /// Notes the parts that are free by now.
+    fn note_freed(&mut self) {
+        let freed = mem::take(&mut *self.frees.done());
+        for (at, len) in freed {
+            self.parts.give_back(at, len);
         }
+    }
+
+    /// Has the client written to parts of the arena that it was not given, so that they take
+    /// memory? `page` is the least that the system gives it at a time.
+    pub(super) fn is_overgrown(&self, page: usize) -> bool {
+        let blocks =
+            fstat(&self.file).map_or(0, |about| u64::try_from(about.st_blocks).unwrap_or(0));
+        blocks.saturating_mul(512) > (self.parts.reach(page) + UNASKED) as u64
     }
 
     /// Moves entries from the card to the client, as far as there is room.

@@ -46,8 +46,7 @@ impl Engine {
     pub(crate) fn room_for_bytes(&self, session: u16, more: u64) -> Result<(), u64> {
         let (user, mine) = self.of_user(session);
         let Some(most) = user.memory_bytes else { return Ok(()) };
-        let bytes =
-            |of: &SessionQueues| of.usage.kept_bytes().saturating_add(of.parts.used() as u64);
+        let bytes = |of: &SessionQueues| of.usage.kept_bytes().saturating_add(of.arena_bytes());
         let used = mine.map(bytes).fold(more, u64::saturating_add);
         if used <= most { Ok(()) } else { Err(most) }
     }
@@ -90,7 +89,7 @@ mod tests {
     use crate::message::{Object, Quotas};
     use crate::shared::Arena;
     use crate::shared::arena::{DATA, PAGE};
-    use crate::wake_pipe::Wake;
+    use crate::wake_socket::Wake;
 
     /// An engine with a session of each of these users.
     fn engine(users: &[u32]) -> Engine {

@@ -29,6 +29,7 @@ use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQue
 use crate::{Device, DeviceOptions};
 
 mod changing;
+mod closings;
 mod crashes;
 mod doorbells;
 #[path = "../../tests/support/echo.rs"]

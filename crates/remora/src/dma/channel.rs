@@ -16,7 +16,7 @@ use thiserror::Error;
 use super::descriptor::{Address, Descriptor, Flags, LEN_MAX, Op, Outcome, Status};
 use super::ring::{DEPTH_MAX, Halt, Ring};
 use crate::event::{Event, wake};
-use crate::wake_pipe::drain;
+use crate::wake_socket::drain;
 
 /// Which way a channel moves bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -18,7 +18,7 @@ use super::ring::{Halt, Ring, RingError};
 use super::stream::{Run, Stream, Writer};
 use crate::event::Event;
 use crate::memory::{AllocError, Buffer};
-use crate::wake_pipe::Wake;
+use crate::wake_socket::Wake;
 
 /// The most bytes that a channel moves in a step.
 pub const PIECE: usize = 256 << 10;

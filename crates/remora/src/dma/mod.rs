@@ -38,4 +38,4 @@ pub use engine::{Engine, EngineError, Owner};
 pub use ring::{Halt, Ring};
 pub use service::Service;
 
-pub use crate::wake_pipe::Wake;
+pub use crate::wake_socket::Wake;

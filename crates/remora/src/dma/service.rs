@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{hint, io};
@@ -94,6 +94,23 @@ impl Service {
         self.shared.wanted.fetch_add(1, Ordering::SeqCst);
         let engine = self.shared.lock();
         self.shared.wanted.fetch_sub(1, Ordering::SeqCst);
+        engine
+    }
+
+    /// The engine, if its thread lets it go soon: in so long at the latest, or at once if it does
+    /// nothing. It does not while a call for an application's memory lasts, which may be for ever.
+    pub fn engine_within(&self, patience: Duration) -> Option<MutexGuard<'_, Engine>> {
+        let (start, shared) = (Instant::now(), &self.shared);
+        shared.wanted.fetch_add(1, Ordering::SeqCst);
+        let engine = loop {
+            match shared.engine.try_lock() {
+                Ok(engine) => break Some(engine),
+                Err(TryLockError::Poisoned(poisoned)) => break Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if start.elapsed() >= patience => break None,
+                Err(TryLockError::WouldBlock) => thread::yield_now(),
+            }
+        };
+        shared.wanted.fetch_sub(1, Ordering::SeqCst);
         engine
     }
 

@@ -12,6 +12,7 @@ use rustix::event::epoll;
 
 use super::rendezvous;
 use super::ring::{Broken, Consumer, Producer, ROOM};
+use crate::closer::Closer;
 use crate::memory::{Gather, PageAligned};
 
 /// How long packets wait for a peer that takes nothing. Then they are dropped, as the kernel drops
@@ -20,32 +21,66 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Bytes that are taken from a ring at a time: they are handled while they are in the cache.
 const BATCH_BYTES: usize = 64 << 10;
 
+/// An epoll descriptor, and what closes the connections that it tells of.
+pub(super) struct Events {
+    pub(super) poll: OwnedFd,
+    pub(super) closer: Closer,
+}
+
+impl Events {
+    /// Closes what has come beside a message, where nobody waits.
+    pub(super) fn put_away(&self, files: Vec<OwnedFd>) {
+        if !files.is_empty() {
+            self.closer.close(files);
+        }
+    }
+}
+
 /// A descriptor of which an epoll descriptor tells when it is readable.
 pub(super) struct Watched {
-    fd: OwnedFd,
-    events: Arc<OwnedFd>,
+    /// There until the drop.
+    fd: Option<OwnedFd>,
+    events: Arc<Events>,
     process: u32,
+    is_connection: bool,
 }
 
 impl Watched {
-    pub(super) fn new(events: &Arc<OwnedFd>, fd: OwnedFd, token: u64) -> io::Result<Watched> {
-        epoll::add(&**events, &fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
-        Ok(Watched { fd, events: events.clone(), process: std::process::id() })
+    /// A descriptor that the system closes at once.
+    pub(super) fn new(events: &Arc<Events>, fd: OwnedFd, token: u64) -> io::Result<Watched> {
+        epoll::add(&events.poll, &fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
+        let (events, process) = (events.clone(), std::process::id());
+        Ok(Watched { fd: Some(fd), events, process, is_connection: false })
+    }
+
+    /// A connection, by which anything may come.
+    pub(super) fn connection(
+        events: &Arc<Events>,
+        connection: OwnedFd,
+        token: u64,
+    ) -> io::Result<Watched> {
+        let mut watched = Watched::new(events, connection, token)?;
+        watched.is_connection = true;
+        Ok(watched)
     }
 }
 
 impl AsFd for Watched {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.as_ref().expect("it is there until the drop").as_fd()
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
+        let Some(fd) = self.fd.take() else { return };
         // A forked child may keep the descriptor open, and then its end alone is not enough. The
         // child itself leaves the parent's events alone.
         if self.process == std::process::id() {
-            epoll::delete(&*self.events, &self.fd).ok();
+            epoll::delete(&self.events.poll, &fd).ok();
+        }
+        if self.is_connection {
+            self.events.closer.close_connection(fd);
         }
     }
 }

@@ -26,16 +26,17 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use remora_nic::{Datagram, Segment, Time, Transmit, TransmitBatch};
 use rustix::event::epoll;
 
-use super::link::{Batch, Link, Put, Watched};
+use super::link::{Batch, Events, Link, Put, Watched};
 use super::rendezvous;
 use super::{FabricCounters, Sleep};
+use crate::closer::Closer;
 use crate::memory::{Gather, SharedMemory};
 
 /// The most peers of which it is remembered that there is no ring.
@@ -93,8 +94,10 @@ pub(crate) struct Links {
     pub(super) ended: Vec<IpAddr>,
     /// The peers that have had a ring and closed their end of it, and have no other since.
     pub(super) over: HashSet<IpAddr>,
-    events: Arc<OwnedFd>,
+    events: Arc<Events>,
     listener: Option<Watched>,
+    /// Nobody is accepted until the connections of others are closed.
+    is_deaf: bool,
     links: Vec<Link>,
     pending: Vec<Pending>,
     peers: HashMap<IpAddr, Way>,
@@ -120,7 +123,8 @@ impl Links {
     /// # Errors
     /// The system has no descriptors left.
     pub(super) fn new(addr: IpAddr, port: u16, own: Vec<IpAddr>, sums: bool) -> io::Result<Links> {
-        let events = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let events = Arc::new(Events { poll, closer: Closer::default() });
         let listener = match rendezvous::listener(addr, port) {
             Ok(listener) => Some(Watched::new(&events, listener, LISTENER)?),
             Err(error) => {
@@ -138,6 +142,7 @@ impl Links {
             over: HashSet::new(),
             events,
             listener,
+            is_deaf: false,
             links: Vec::new(),
             pending: Vec::new(),
             peers: HashMap::new(),
@@ -155,7 +160,7 @@ impl Links {
 
     /// Readable when something happens to the links.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+        self.events.poll.as_fd()
     }
 
     #[inline]
@@ -345,6 +350,17 @@ impl Links {
     /// Peers need not wake this card any more.
     fn disarm(&mut self) {
         self.links.iter().for_each(|link| link.into.set_asleep(false));
+    }
+}
+
+impl Drop for Links {
+    /// Who waits to be accepted is not closed with the listener, for which the caller would wait.
+    fn drop(&mut self) {
+        while let Some(listener) = &self.listener
+            && let Ok(Some(connection)) = rendezvous::accept(listener.as_fd())
+        {
+            self.events.closer.close_connection(connection);
+        }
     }
 }
 

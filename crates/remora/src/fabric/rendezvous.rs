@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recv, recvmsg, send, sendmsg, socket_with,
+    connect, listen, recvmsg, send, sendmsg, socket_with,
 };
 use thiserror::Error;
 
@@ -27,6 +27,8 @@ use thiserror::Error;
 const BACKLOG: i32 = 16;
 /// Bytes of a message.
 const MESSAGE: usize = 32;
+/// The most descriptors that the system passes beside a message (`SCM_MAX_FD`).
+const FILES_MAX: usize = 253;
 /// What each message begins with, its version included: cards that speak another one do not meet.
 const MAGIC: &[u8; 8] = b"remora-2";
 /// The user that the kernel names for users who do not exist in a user namespace.
@@ -198,36 +200,46 @@ pub(super) fn tell(
 #[derive(Debug)]
 pub(super) enum Heard {
     Nothing,
-    Hello(Hello, Option<OwnedFd>),
+    Hello(Hello),
     /// It is at its end.
     Gone,
     /// Something that no card says.
     Nonsense,
 }
 
-/// Receives a message, with the file beside it.
-pub(super) fn hear(connection: BorrowedFd<'_>) -> io::Result<Heard> {
+/// Receives a message, and what comes beside it, which is for the caller to close.
+pub(super) fn hear(connection: BorrowedFd<'_>, files: &mut Vec<OwnedFd>) -> io::Result<Heard> {
     let mut bytes = [0; MESSAGE];
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = RecvAncillaryBuffer::new(&mut room);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let into = &mut [IoSliceMut::new(&mut bytes)];
-    let len = match recvmsg(connection, into, &mut beside, flags) {
-        Ok(message) => message.bytes,
+    let len = match receive(connection, &mut bytes, files) {
+        Ok(len) => len,
         Err(Errno::AGAIN | Errno::INTR) => return Ok(Heard::Nothing),
         Err(Errno::CONNRESET) => return Ok(Heard::Gone),
         Err(error) => return Err(error.into()),
     };
-    // Each descriptor that is not kept is closed.
-    let file = beside.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
-        _ => None,
-    });
     Ok(match (len, Hello::parse(&bytes[..len])) {
         (0, _) => Heard::Gone,
-        (_, Some(hello)) => Heard::Hello(hello, file),
+        (_, Some(hello)) => Heard::Hello(hello),
         (_, None) => Heard::Nonsense,
     })
+}
+
+/// Receives bytes, and all descriptors that come with them: what has no room the system closes in
+/// this thread.
+fn receive(
+    connection: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    files: &mut Vec<OwnedFd>,
+) -> rustix::io::Result<usize> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut beside = RecvAncillaryBuffer::new(&mut room);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(connection, &mut [IoSliceMut::new(bytes)], &mut beside, flags)?;
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            files.extend(came);
+        }
+    }
+    Ok(got.bytes)
 }
 
 /// Wakes the card at the other end. (If the connection is full of such calls, or at its end, there
@@ -236,11 +248,11 @@ pub(super) fn wake(connection: BorrowedFd<'_>) {
     let _ = send(connection, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Reads the bytes that have woken this card; returns whether the connection is at its end.
-pub(super) fn is_over(connection: BorrowedFd<'_>) -> bool {
-    let mut bytes = [0; 512];
-    match recv(connection, &mut bytes[..], RecvFlags::DONTWAIT) {
-        Ok((0, _)) => true,
+/// Reads the bytes that have woken this card; returns whether the connection is at its end. What
+/// comes beside them, though no card sends any, is for the caller to close.
+pub(super) fn is_over(connection: BorrowedFd<'_>, files: &mut Vec<OwnedFd>) -> bool {
+    match receive(connection, &mut [0; 512], files) {
+        Ok(0) => true,
         Ok(_) | Err(Errno::AGAIN | Errno::INTR) => false,
         Err(_) => true,
     }
@@ -315,18 +327,20 @@ mod tests {
             let neighbour = neighbour(end.as_fd()).unwrap();
             assert_eq!((neighbour.pid, neighbour.user), expected);
         }
-        assert!(matches!(hear(theirs.as_fd()).unwrap(), Heard::Nothing));
+        let mut files = Vec::new();
+        assert!(matches!(hear(theirs.as_fd(), &mut files).unwrap(), Heard::Nothing));
         let file = std::fs::File::open("/dev/null").unwrap();
         tell(mine.as_fd(), hello("127.0.0.5"), Some(file.as_fd())).unwrap();
         wake(mine.as_fd());
-        let heard = hear(theirs.as_fd()).unwrap();
-        let Heard::Hello(got, Some(_)) = heard else { panic!("{heard:?}") };
-        assert_eq!(got, hello("127.0.0.5"));
-        assert!(!is_over(theirs.as_fd()), "the byte that wakes is read");
+        let heard = hear(theirs.as_fd(), &mut files).unwrap();
+        let Heard::Hello(got) = heard else { panic!("{heard:?}") };
+        assert_eq!((got, files.len()), (hello("127.0.0.5"), 1));
+        assert!(!is_over(theirs.as_fd(), &mut files), "the byte that wakes is read");
         wake(mine.as_fd());
-        assert!(matches!(hear(theirs.as_fd()).unwrap(), Heard::Nonsense));
+        assert!(matches!(hear(theirs.as_fd(), &mut files).unwrap(), Heard::Nonsense));
         drop(mine);
-        assert!(matches!(hear(theirs.as_fd()).unwrap(), Heard::Gone) && is_over(theirs.as_fd()));
+        assert!(matches!(hear(theirs.as_fd(), &mut files).unwrap(), Heard::Gone));
+        assert!(is_over(theirs.as_fd(), &mut files));
     }
 
     #[test]

@@ -24,20 +24,43 @@ const BLOCK: usize = 1024;
 /// to either exists.
 #[inline]
 pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
-    let mut done = 0;
-    #[cfg(target_arch = "x86_64")]
-    if len >= TURN && remora_offload::cpu::level().has_avx2() {
-        // Stores to whole lines of the destination take half the time of others.
-        let head = dst.align_offset(64).min(len);
-        done = head + (len - head) / TURN * TURN;
-        // SAFETY: by the caller's promise; `head` and the turns behind it are within `len`.
-        unsafe {
-            copy_by_block(src, dst, head);
-            turns_avx(src.add(head), dst.add(head), (done - head) / TURN);
-        }
+    // SAFETY: by the caller's promise; what `copy_fast` has copied is at most `len`.
+    unsafe {
+        let done = copy_fast(src, dst, len);
+        copy_by_block(src.add(done), dst.add(done), len - done);
     }
-    // SAFETY: by the caller's promise; `done` is at most `len`.
-    unsafe { copy_by_block(src.add(done), dst.add(done), len - done) }
+}
+
+/// Copies as much of a large block as vector instructions do, from its beginning on; returns how
+/// many bytes that is.
+///
+/// # Safety
+/// As for [`copy`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn copy_fast(src: *const u8, dst: *mut u8, len: usize) -> usize {
+    if len < TURN || !remora_offload::cpu::level().has_avx2() {
+        return 0;
+    }
+    // Stores to whole lines of the destination take half the time of others.
+    let head = dst.align_offset(64).min(len);
+    let turns = (len - head) / TURN;
+    // SAFETY: by the caller's promise; `head` and the turns behind it are within `len`.
+    unsafe {
+        copy_by_block(src, dst, head);
+        turns_avx(src.add(head), dst.add(head), turns);
+    }
+    head + turns * TURN
+}
+
+/// There is nothing faster than a block.
+///
+/// # Safety
+/// As for [`copy`].
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+unsafe fn copy_fast(_src: *const u8, _dst: *mut u8, _len: usize) -> usize {
+    0
 }
 
 /// [`copy`], through a block of this thread's own.

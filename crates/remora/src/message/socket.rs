@@ -102,12 +102,14 @@ impl MessageSocket {
     /// closed.
     pub fn receive(&self, message: &mut Vec<u8>) -> io::Result<Option<Vec<OwnedFd>>> {
         let mut descriptors = Vec::new();
-        Ok(self.receive_with(message, &mut descriptors)?.then_some(descriptors))
+        let came = self.take(message, &mut descriptors, RecvFlags::empty())?;
+        Ok(came.then_some(descriptors))
     }
 
-    /// As [`MessageSocket::receive`], for a caller that must know of all descriptors that came,
-    /// also with a message that is refused: they are added to `descriptors`. Returns whether there
-    /// was a message; otherwise the other end has gone.
+    /// As [`MessageSocket::receive`], for a caller that must not wait until a descriptor is closed:
+    /// all that come are added to `descriptors`, also with a message that is refused. That message
+    /// stays in the connection, and with it what had no room. Returns whether there was a message;
+    /// otherwise the other end has gone.
     ///
     /// # Errors
     /// As for [`MessageSocket::receive`].
@@ -116,10 +118,24 @@ impl MessageSocket {
         message: &mut Vec<u8>,
         descriptors: &mut Vec<OwnedFd>,
     ) -> io::Result<bool> {
+        // What is taken has to have room: the system closes the rest at once, in this thread.
+        let came = self.take(message, descriptors, RecvFlags::PEEK)?;
+        if came {
+            rustix::net::recv(&self.socket, &mut [0; 1][..], RecvFlags::DONTWAIT)?;
+        }
+        Ok(came)
+    }
+
+    fn take(
+        &self,
+        message: &mut Vec<u8>,
+        descriptors: &mut Vec<OwnedFd>,
+        how: RecvFlags,
+    ) -> io::Result<bool> {
         message.resize(MESSAGE_MAX, 0);
         let mut room = [MaybeUninit::uninit(); CONTROL];
         let mut control = RecvAncillaryBuffer::new(&mut room);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let flags = how | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut was_reset = false;
         let got = loop {
             let mut bytes = [IoSliceMut::new(message)];
@@ -163,6 +179,12 @@ impl MessageSocket {
                 ready => return Ok(ready? > 0),
             }
         }
+    }
+}
+
+impl From<MessageSocket> for OwnedFd {
+    fn from(ended: MessageSocket) -> OwnedFd {
+        ended.socket
     }
 }
 
@@ -243,6 +265,30 @@ mod tests {
         assert_eq!(b.receive(&mut message).unwrap_err().kind(), ErrorKind::InvalidData);
         drop(writer);
         assert_eq!(io::Read::read(&mut reader, &mut [0]).unwrap(), 0, "all copies are closed");
+    }
+
+    /// What lingers is closed with the connection, and not by the thread that receives.
+    #[test]
+    fn to_receive_closes_nothing() {
+        let (slow, _other) = crate::closer::tests::lingering();
+        let closer = crate::closer::Closer::default();
+        let (a, b) = MessageSocket::pair().unwrap();
+        let mut room = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        let many = [slow.as_fd(); 100];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        a.send(b"one", &[slow.as_fd()]).unwrap();
+        let bytes = [IoSlice::new(b"many")];
+        rustix::net::sendmsg(&a, &bytes, &mut control, SendFlags::empty()).unwrap();
+        closer.close(slow);
+        let (mut message, mut came) = (Vec::new(), Vec::new());
+        assert!(b.receive_with(&mut message, &mut came).unwrap());
+        assert_eq!((&message[..], came.len()), (&b"one"[..], 1));
+        let refused = b.receive_with(&mut message, &mut came).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidData);
+        let taken = came.len();
+        closer.close((a, b, came));
+        assert!((1 + DESCRIPTORS_MAX..100).contains(&taken), "{taken}");
     }
 
     #[test]

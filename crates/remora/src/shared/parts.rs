@@ -47,6 +47,15 @@ impl Parts {
         Some(start)
     }
 
+    /// Bytes of the arena in pages of `page` bytes that are not wholly free, its rings included.
+    pub fn reach(&self, page: usize) -> usize {
+        let whole = |(from, to): (&usize, &usize)| {
+            (to / page * page).saturating_sub(from.next_multiple_of(page))
+        };
+        let free: usize = self.free.iter().map(whole).sum();
+        (DATA + self.len).next_multiple_of(page) - free
+    }
+
     /// The ranges that are free.
     pub fn free(&self) -> impl Iterator<Item = Range<usize>> {
         self.free.iter().map(|(from, to)| *from..*to)
@@ -95,6 +104,16 @@ mod tests {
         assert_eq!((parts.used(), parts.take(8 * PAGE)), (0, Some(DATA)));
         assert_eq!(parts.take(usize::MAX), None);
         assert_eq!(Parts::new(100).take(1), None);
+    }
+
+    #[test]
+    fn pages_count_that_are_not_wholly_free() {
+        let mut parts = Parts::new(DATA + 8 * PAGE);
+        assert_eq!(parts.reach(PAGE), DATA);
+        parts.take(3 * PAGE);
+        assert_eq!(parts.reach(PAGE), DATA + 3 * PAGE);
+        let large = (DATA + 4 * PAGE) / 2;
+        assert_eq!(parts.reach(large), 3 * large);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::memory::HostMemory;
 use crate::message::Quotas;
 use crate::shared::Arena;
 use crate::shared::arena::{DATA, GROUP, NEAR, PAGE};
-use crate::wake_pipe::Wake;
+use crate::wake_socket::Wake;
 
 /// Receive queues of the session.
 const MANY: u32 = 2048;

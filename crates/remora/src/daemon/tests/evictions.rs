@@ -13,7 +13,14 @@ fn sessions_are_evicted_by_name_and_number() {
     let refused = observer.refusal(&ClientRequest::Evict("rank 1"), &[]).unwrap();
     assert!(refused.contains("rank 1"), "{refused}");
     assert_eq!(observer.refusal(&ClientRequest::Evict("rank 0"), &[]), None);
-    assert!(named.asker.farewell().contains("evict"));
+    let farewell = named.asker.farewell();
+    let own = rustix::process::geteuid().as_raw();
+    let user = if own == 0 { "root".to_owned() } else { format!("user {own}") };
+    let by = format!("by {user}, process {}, at 20", std::process::id());
+    assert!(farewell.contains("evict") && farewell.contains(&by), "{farewell}");
+    let token = Some(named.welcome.token);
+    let taken = Client::attach(&daemon, &Hello { token, ..hello }).map(drop).unwrap_err();
+    assert_eq!(taken, farewell);
     let other = daemon.client();
     let number = other.welcome.session.to_string();
     assert_eq!(observer.refusal(&ClientRequest::Evict(&number), &[]), None);

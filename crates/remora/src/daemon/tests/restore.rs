@@ -257,6 +257,7 @@ fn memory_that_is_not_lent_any_more_leaves_the_store() {
     let (file, _) = sealed(4096);
     let [kept_number, lost] = [(); 2].map(|()| client.lend(Loan::Sealed, &file));
     drop(daemon);
+    manager.settle();
     let name = |number: u32| format!("remora.1.lent.{number}");
     // One file cannot be lent again, and of another there is no record.
     let pipe: OwnedFd = std::io::pipe().unwrap().0.into();

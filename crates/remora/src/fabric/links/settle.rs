@@ -61,7 +61,7 @@ impl Links {
             data: epoll::EventData::new_u64(0),
         }; 32];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let count = epoll::wait(&*self.events, &mut events, Some(&at_once)).unwrap_or(0);
+        let count = epoll::wait(&self.events.poll, &mut events, Some(&at_once)).unwrap_or(0);
         for event in &events[..count] {
             let (data, flags) = (event.data, event.flags);
             let is_end = flags.contains(epoll::EventFlags::HUP);
@@ -70,7 +70,9 @@ impl Links {
                 id => match self.links.iter_mut().find(|link| link.id == id & !PROCESS) {
                     Some(link) if is_end || id & PROCESS != 0 => link.over = true,
                     Some(link) if reads_calls => {
-                        link.over |= rendezvous::is_over(link.connection.as_fd())
+                        let mut files = Vec::new();
+                        link.over |= rendezvous::is_over(link.connection.as_fd(), &mut files);
+                        self.events.put_away(files);
                     }
                     Some(_) => {}
                     None => self.heard_of(now, id),
@@ -78,13 +80,18 @@ impl Links {
             }
         }
         self.pending.retain(|pending| now < pending.until);
+        if self.is_deaf {
+            self.accept(now);
+        }
         self.ask_all(now);
         self.close(now);
     }
 
     fn accept(&mut self, now: Time) {
         for _ in 0..NEW_MAX {
-            let Some(listener) = &self.listener else { return };
+            let is_full = self.events.closer.is_full();
+            self.set_deaf(is_full);
+            let Some(listener) = self.listener.as_ref().filter(|_| !is_full) else { return };
             let connection = match rendezvous::accept(listener.as_fd()) {
                 Ok(Some(connection)) => connection,
                 Ok(None) => return,
@@ -93,16 +100,28 @@ impl Links {
             if self.links.len() + self.pending.len() >= LINKS_MAX
                 || !is_friend(self.user, &connection)
             {
+                self.events.closer.close_connection(connection);
                 continue;
             }
             self.add_pending(connection, now + ANSWER, Stage::Called);
         }
     }
 
+    /// Are those who ask left to wait? Meanwhile they wake nobody.
+    fn set_deaf(&mut self, is_deaf: bool) {
+        let Some(listener) = self.listener.as_ref().filter(|_| is_deaf != self.is_deaf) else {
+            return;
+        };
+        let flags = if is_deaf { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::modify(&self.events.poll, listener, data, flags).ok();
+        self.is_deaf = is_deaf;
+    }
+
     fn add_pending(&mut self, connection: OwnedFd, until: Time, stage: Stage) {
         let id = self.next_id;
         self.next_id += 1;
-        if let Ok(connection) = Watched::new(&self.events, connection, id) {
+        if let Ok(connection) = Watched::connection(&self.events, connection, id) {
             self.pending.push(Pending { id, connection, until, stage });
         }
     }
@@ -110,12 +129,13 @@ impl Links {
     /// Something has happened on the connection with this number, which is not settled yet.
     fn heard_of(&mut self, now: Time, id: u64) {
         let Some(at) = self.pending.iter().position(|pending| pending.id == id) else { return };
-        match rendezvous::hear(self.pending[at].connection.as_fd()) {
+        let mut files = Vec::new();
+        match rendezvous::hear(self.pending[at].connection.as_fd(), &mut files) {
             Ok(Heard::Nothing) => {}
-            Ok(Heard::Hello(hello, file)) => {
+            Ok(Heard::Hello(hello)) => {
                 let Pending { id, connection, stage, .. } = self.pending.swap_remove(at);
                 match stage {
-                    Stage::Called => self.answer(id, connection, hello, file),
+                    Stage::Called => self.answer(id, connection, hello, files.first()),
                     Stage::Asked { peer, out, into } if hello.data as usize == DATA => {
                         self.add(id, connection, peer, (out, into), hello.sums);
                     }
@@ -128,10 +148,11 @@ impl Links {
                 }
             }
         }
+        self.events.put_away(files);
     }
 
     /// Answers a card that asks for a ring, and has passed the memory for it.
-    fn answer(&mut self, id: u64, connection: Watched, hello: Hello, file: Option<OwnedFd>) {
+    fn answer(&mut self, id: u64, connection: Watched, hello: Hello, file: Option<&OwnedFd>) {
         let answer = |data: usize| {
             let (addr, port, sums) = (self.addr, self.port, self.sums);
             let hello = Hello { addr, port, sums, data: data as u32 };
@@ -149,7 +170,7 @@ impl Links {
                 return None;
             }
             // The other way round than at the end that has made it.
-            map_both(&file, true).inspect_err(refused).ok().map(|(a, b)| (b, a))
+            map_both(file, true).inspect_err(refused).ok().map(|(a, b)| (b, a))
         });
         let Some(maps) = maps else {
             // If this fails, the end of the connection says the same.
@@ -229,7 +250,7 @@ impl Links {
         // No card there, or none that can be asked: the usual case for programs of other kinds.
         let Ok(connection) = rendezvous::call(peer, self.port) else { return };
         if !is_friend(self.user, &connection) {
-            return;
+            return self.events.closer.close_connection(connection);
         }
         let hello = Hello { addr: self.addr, port: self.port, data: DATA as u32, sums: self.sums };
         let asked = sealed_file(WAYS, DATA).and_then(|file| {
@@ -239,7 +260,10 @@ impl Links {
         });
         match asked {
             Ok(stage) => self.add_pending(connection, now + ANSWER, stage),
-            Err(error) => tracing::debug!(%peer, %error, "cannot ask for a ring"),
+            Err(error) => {
+                tracing::debug!(%peer, %error, "cannot ask for a ring");
+                self.events.closer.close_connection(connection);
+            }
         }
     }
 

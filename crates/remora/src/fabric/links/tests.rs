@@ -1,16 +1,23 @@
 //! Links between cards of one machine: how they are made, their order with UDP, their end.
 
 use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketType, connect, sendmsg, socket,
+};
 
 use super::super::rendezvous::Hello;
 use super::super::ring::{Consumer, Producer};
 use super::settle::{DATA, WAYS};
 use super::*;
+use crate::closer::tests::lingering;
 use crate::memory::circle::sealed_file;
 
 /// Not the port of RoCE, so that the tests do not meet a card that runs on this machine.
@@ -277,8 +284,8 @@ fn those_who_say_nonsense_or_pass_other_files_get_no_link() {
         rendezvous::tell(connection.as_fd(), hello, file.as_ref().map(AsFd::as_fd)).unwrap();
         look(&mut [&mut card]);
         assert_eq!((card.len(), card.pending.len()), (0, 0), "case {at}");
-        let heard = rendezvous::hear(connection.as_fd()).unwrap();
-        assert!(matches!(heard, rendezvous::Heard::Hello(Hello { data: 0, .. }, None)), "{at}");
+        let heard = rendezvous::hear(connection.as_fd(), &mut Vec::new()).unwrap();
+        assert!(matches!(heard, rendezvous::Heard::Hello(Hello { data: 0, .. })), "{at}");
     }
     let silent = rendezvous::call(addr(18), PORT).unwrap();
     rendezvous::wake(silent.as_fd());
@@ -302,4 +309,38 @@ fn a_flood_of_callers_is_bounded() {
     assert!(card.pending.len() <= 256, "{}", card.pending.len());
     card.look(Time::ZERO + Duration::from_secs(6), Looker::Thread);
     assert_eq!(card.pending.len(), 0);
+}
+
+/// Another user's, or one that sends what no card does: it chooses what is closed with its
+/// connection.
+#[test]
+fn nobody_waits_for_what_others_send_to_be_closed() {
+    let (slow, _other) = lingering();
+    let mut card = card(60);
+    let name = format!("remora-fabric/{}/{PORT}", addr(60));
+    let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let call = || {
+        let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        connect(&socket, &name).unwrap();
+        socket
+    };
+    let send = |socket: &OwnedFd, bytes: &[u8]| {
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut beside = SendAncillaryBuffer::new(&mut room);
+        let both = [slow.as_fd(); 2];
+        assert!(beside.push(SendAncillaryMessage::ScmRights(&both)));
+        sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::empty()).unwrap();
+    };
+    // One that says no more, one that says nonsense, and a stranger.
+    let (silent, wrong, strange) = (call(), call(), call());
+    send(&silent, b"nonsense");
+    card.look(Time(1), Looker::Thread);
+    (0..3).for_each(|_| send(&wrong, &[0; 32]));
+    card.user += 1;
+    send(&strange, b"hello");
+    Closer::default().close(slow);
+    look(&mut [&mut card]);
+    assert!(card.pending.is_empty() && !card.events.closer.is_idle());
+    let waits = call();
+    drop((card, waits));
 }

@@ -7,6 +7,7 @@ use remora_nic::{CreateError, DestroyError, PostError};
 use thiserror::Error;
 
 use crate::commands::Commands;
+use crate::live::Live;
 use crate::region::ProtectionDomain;
 
 /// Why a queue was not made.

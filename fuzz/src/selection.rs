@@ -39,11 +39,17 @@ pub fn predicate(data: &[u8]) {
         Ok(output) => output,
         Err(mistake) => return shown(&mistake, list),
     };
-    let selection = Selection { row_least: schema.fixed(), condition, output, limit: 3 };
+    let limit = limit_of(&output);
+    let selection = Selection { row_least: schema.fixed(), condition, output, limit };
     // Many long patterns are more than a message has.
     if let Ok(bytes) = selection.to_bytes() {
         assert_eq!(Selection::parse(&bytes), Ok(selection));
     }
+}
+
+/// Aggregates take no limit.
+fn limit_of(output: &Output) -> u64 {
+    if matches!(output, Output::Aggregates(_)) { u64::MAX } else { 3 }
 }
 
 fn shown(mistake: &Mistake, text: &str) {
@@ -158,7 +164,8 @@ pub fn selections() -> Vec<Seed> {
         let predicate = Predicate::parse(predicate).ok()?;
         let condition = predicate.bind(&schema, &["7", "1994-01-31", "a%"]).ok()?;
         let output = Output::parse(list, &schema).ok()?;
-        let selection = Selection { row_least: schema.fixed(), condition, output, limit: 3 };
+        let limit = limit_of(&output);
+        let selection = Selection { row_least: schema.fixed(), condition, output, limit };
         let bytes = selection.to_bytes().ok()?;
         let data = [&(bytes.len() as u16).to_le_bytes()[..], &bytes, &rows].concat();
         Some(Seed { name: (*name).into(), data })

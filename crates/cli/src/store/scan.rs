@@ -45,7 +45,7 @@ pub(super) struct Scan {
     /// What of them: columns, or count, sum(c), min(c), max(c), distinct(c) [default: all columns]
     #[arg(long, value_name = "LIST", requires = "schema")]
     select: Option<String>,
-    /// The most rows
+    /// The most rows to print: not for aggregates, which are over all
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     limit: u64,
     /// Print a line of JSON a row
@@ -103,6 +103,10 @@ impl Scan {
         let selection =
             Selection { row_least: schema.fixed(), condition, output: selected, limit: self.limit };
         match &selection.output {
+            Output::Aggregates(_) if self.limit < u64::MAX => bail!(
+                "--limit is on the rows that come, and aggregates are over all that are selected: \
+                leave it out"
+            ),
             Output::Aggregates(_) => self.aggregates(wanted, schema, &selection),
             Output::Whole => self.columns(schema.columns(), &selection),
             Output::Columns(_) => self.columns(&projected(wanted, schema)?, &selection),

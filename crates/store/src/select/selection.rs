@@ -17,7 +17,7 @@ pub struct Selection {
     pub condition: RowCondition,
     /// What becomes of them.
     pub output: Output,
-    /// The most rows to select.
+    /// The most rows to select; `u64::MAX` for aggregates, which are over all.
     pub limit: u64,
 }
 

@@ -56,6 +56,9 @@ pub enum WireError {
     /// There is too much of something.
     #[error("the selection has too many {0}")]
     TooMany(&'static str),
+    /// There is a limit on rows of which none comes.
+    #[error("a limit is on the rows that come, and aggregates are over all that are selected")]
+    Limited,
 }
 
 impl Selection {
@@ -80,7 +83,7 @@ impl Selection {
                 columns.iter().for_each(|place| put_place(&mut out, place.offset, place.len));
             }
             Output::Aggregates(aggregates) => {
-                check_distinct(aggregates)?;
+                check_aggregates(aggregates, self.limit)?;
                 put_count(&mut out, aggregates.len(), OUTPUTS_MAX, "aggregates")?;
                 aggregates.iter().for_each(|aggregate| put_aggregate(&mut out, *aggregate));
             }
@@ -117,7 +120,7 @@ impl Selection {
             1 => Output::Columns(reader.list("columns", Reader::bytes_at)?),
             2 => {
                 let aggregates = reader.list("aggregates", Reader::aggregate)?;
-                check_distinct(&aggregates)?;
+                check_aggregates(&aggregates, limit)?;
                 Output::Aggregates(aggregates)
             }
             _ => return Err(WireError::Unknown("output")),
@@ -142,7 +145,11 @@ fn put_count(
 }
 
 /// Distinct counts take memory, and long answers.
-fn check_distinct(aggregates: &[Aggregate]) -> Result<(), WireError> {
+/// Whether a selection may have these. A limit would count rows of one call, and a scan is many.
+fn check_aggregates(aggregates: &[Aggregate], limit: u64) -> Result<(), WireError> {
+    if limit < u64::MAX {
+        return Err(WireError::Limited);
+    }
     let distinct = aggregates.iter().filter(|one| matches!(one, Aggregate::Distinct(_))).count();
     if distinct > DISTINCT_MAX { Err(WireError::TooMany("distinct counts")) } else { Ok(()) }
 }
@@ -362,11 +369,12 @@ mod tests {
 
     fn selection(predicate: &str, output: &str) -> Selection {
         let schema = schema();
+        let output = Output::parse(output, &schema).unwrap();
         Selection {
             row_least: schema.fixed(),
             condition: Predicate::parse(predicate).unwrap().bind(&schema, &["7"]).unwrap(),
-            output: Output::parse(output, &schema).unwrap(),
-            limit: 1000,
+            limit: if matches!(output, Output::Aggregates(_)) { u64::MAX } else { 1000 },
+            output,
         }
     }
 
@@ -426,6 +434,15 @@ mod tests {
         let output = Output::Whole;
         let many = Selection { row_least: 0, condition: RowCondition::Any(many), output, limit: 1 };
         assert_eq!(Selection::parse(&many.to_bytes().unwrap()), too_many);
+    }
+
+    #[test]
+    fn aggregates_take_no_limit() {
+        let count = selection("true", "count");
+        let mut bytes = count.to_bytes().unwrap();
+        assert_eq!(Selection { limit: 1000, ..count }.to_bytes(), Err(WireError::Limited));
+        bytes[4..12].copy_from_slice(&1000u64.to_le_bytes());
+        assert_eq!(Selection::parse(&bytes), Err(WireError::Limited));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tablespaces: named parts of the store, each with its quota and policy.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use thiserror::Error;
@@ -211,6 +211,9 @@ pub(crate) struct Tablespaces {
     spaces: Box<[Space]>,
     /// The options, and by their lock the right to create and drop.
     options: Mutex<Vec<Option<TablespaceOptions>>>,
+    /// The number after the one that was given last, under the same lock. Those of tablespaces that
+    /// were dropped come last: a client that has not heard of it is to find none, not another one.
+    next: AtomicUsize,
     /// The tablespace whose items are traced.
     traced: OnceLock<String>,
 }
@@ -218,7 +221,8 @@ pub(crate) struct Tablespaces {
 impl Tablespaces {
     pub(crate) fn new() -> Tablespaces {
         let spaces = (0..TABLESPACES_MAX).map(|_| Space::default()).collect();
-        Tablespaces { spaces, options: Mutex::default(), traced: OnceLock::new() }
+        let (options, next, traced) = Default::default();
+        Tablespaces { spaces, options, next, traced }
     }
 
     /// Has the items traced that are written from now on into the tablespace of this name. The
@@ -252,7 +256,14 @@ impl Tablespaces {
 
     /// Whether any tablespace has something to evict.
     pub(crate) fn any_evicts(&self) -> bool {
-        self.spaces.iter().any(|space| space.serves() && space.evicts() && space.items() > 0)
+        self.evicting().next().is_some()
+    }
+
+    /// The tablespaces that have something to evict.
+    pub(crate) fn evicting(&self) -> impl Iterator<Item = TablespaceId> + '_ {
+        let evicts = |space: &Space| space.serves() && space.evicts() && space.items() > 0;
+        let all = (0..).map(TablespaceId).zip(&self.spaces);
+        all.filter(move |(_, space)| evicts(space)).map(|(id, _)| id)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<TablespaceOptions>>> {
@@ -276,11 +287,15 @@ impl Tablespaces {
         let free = |index: &usize| self.spaces[*index].state.load(Acquire) == FREE;
         let index = match wanted {
             Some(id) => Some(usize::from(id.0)).filter(|&index| index < TABLESPACES_MAX),
-            None => (0..TABLESPACES_MAX).find(free),
+            None => {
+                let next = self.next.load(Relaxed);
+                (next..next + TABLESPACES_MAX).map(|index| index % TABLESPACES_MAX).find(free)
+            }
         };
         let index = index.filter(free).ok_or(TablespaceError::Full)?;
         let id = TablespaceId(index as u16);
         log(id)?;
+        self.next.store(index + 1, Relaxed);
         let longer = all.len().max(index + 1);
         all.resize(longer, None);
         all[index] = Some(options.clone());

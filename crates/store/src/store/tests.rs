@@ -11,7 +11,7 @@ use crate::item::{ITEM_MAX, KEY_MAX, VALUE_MAX};
 use crate::journal::{JournalError, Record};
 use crate::memory::Heap;
 use crate::scan::Cursor;
-use crate::tablespace::{TablespaceError, TablespaceOptions};
+use crate::tablespace::{TABLESPACES_MAX, TablespaceError, TablespaceOptions};
 
 pub(super) type TestStore = Store<Heap, Unlogged>;
 
@@ -225,6 +225,38 @@ fn a_default_expiry_is_not_taken_by_what_never_expires() {
         assert_eq!(put(Expiry::At(500)), Some(500));
         assert_eq!(put(Expiry::of_item(None)), None);
     }
+}
+
+/// A client that still has the number of a tablespace that was dropped finds none of it.
+#[test]
+fn a_number_is_not_given_again_at_once() {
+    let store = store(1 << 20);
+    let create = |name: &str| store.create_tablespace(&TablespaceOptions::new(name)).unwrap();
+    let (kept, dropped) = (create("kept"), create("dropped"));
+    store.drop_tablespace(dropped).unwrap();
+    for round in 1..TABLESPACES_MAX - 1 {
+        let other = create("other");
+        assert!(other != kept && other != dropped, "in round {round}");
+        store.put(other, b"key", b"value", 0, None, 1).unwrap();
+        let error = store.put(dropped, b"key", b"value", 0, None, 1).unwrap_err();
+        assert_eq!(error, UpdateError::Tablespace(dropped));
+        assert!(store.flush(dropped).is_err());
+        store.drop_tablespace(other).unwrap();
+    }
+    assert_eq!(create("last"), dropped, "there is no other left that was not given since");
+    assert_eq!(store.damaged(), 0);
+}
+
+/// What was given last is known from the log, too.
+#[test]
+fn a_number_that_a_log_has_given_is_not_given_again_at_once() {
+    let store = store(1 << 20);
+    let options = TablespaceOptions::new("replayed");
+    let tablespace = TablespaceId(7);
+    store.replay(1, &Record::Create { tablespace, options: &options }).unwrap();
+    store.replay(2, &Record::Drop { tablespace }).unwrap();
+    let next = store.create_tablespace(&TablespaceOptions::new("next")).unwrap();
+    assert_eq!(next, TablespaceId(8));
 }
 
 #[test]

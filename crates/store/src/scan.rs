@@ -21,6 +21,7 @@ use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::select::plan::Plan;
 use crate::store::Store;
+use crate::table::Slot;
 use crate::tablespace::TablespaceId;
 
 /// The most items of one call.
@@ -117,6 +118,17 @@ enum Next {
     More(u64),
     /// One that is too long, of this hash.
     Long(u64),
+}
+
+/// What there is in a partition behind a hash.
+#[derive(Clone, Copy, Debug)]
+struct Walked {
+    /// Buckets of the partition.
+    buckets: usize,
+    /// The lowest hash of an item that is too long; `u64::MAX` if there is none.
+    long: u64,
+    /// Bytes of the items.
+    len: usize,
 }
 
 type Visit<'v> = dyn FnMut(&Copied<'_>) -> Visited + 'v;
@@ -270,6 +282,51 @@ impl<M: Memory, J: Journal> Store<M, J> {
         flow
     }
 
+    /// How many buckets the partition has to which a cursor leads.
+    pub(crate) fn buckets_of(&self, cursor: Cursor) -> usize {
+        let mut counts = self.table().counts();
+        counts.nth((cursor.0 >> PARTITION_SHIFT) as usize).unwrap_or(0) as usize
+    }
+
+    /// Finds the slots in a partition behind the hash `last`, in no order, and lets the lock go
+    /// after so many buckets.
+    fn walk(
+        &self,
+        wanted: &Wanted<'_>,
+        (partition, last): (u64, u64),
+        at_once: u32,
+        slots: &mut Vec<Slot>,
+    ) -> Walked {
+        // Where slots move meanwhile, some may be missed, or met twice: then it is all at once.
+        for at_once in [at_once, u32::MAX] {
+            slots.clear();
+            let (mut next, mut moves) = (0, None);
+            let (mut long, mut len) = (u64::MAX, 0);
+            loop {
+                let locked = self.table().lock(partition);
+                if *moves.get_or_insert(locked.inner.moves) != locked.inner.moves {
+                    break;
+                }
+                let (count, end) = (locked.count(), at_once.saturating_add(next));
+                locked.each_slot(next..end.min(count), |slot| {
+                    let id = slot.hash.id();
+                    if slot.tablespace == wanted.space && id > last {
+                        if slot.len as usize > wanted.longest {
+                            long = long.min(id);
+                        }
+                        len += slot.len as usize;
+                        slots.push(slot);
+                    }
+                });
+                if end >= count {
+                    return Walked { buckets: count as usize, long, len };
+                }
+                next = end;
+            }
+        }
+        unreachable!("the lock is held all the while")
+    }
+
     /// Finds the slots of a partition that come next after the hash `last`, in no order.
     fn next_slots(
         &self,
@@ -279,21 +336,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
         buffers: &mut Buffers,
     ) -> Next {
         let Buffers { slots, chosen: ids, .. } = buffers;
-        slots.clear();
-        let locked = self.table().lock(partition);
-        budget.buckets = budget.buckets.saturating_sub(locked.count() as usize);
-        let (mut long, mut len) = (u64::MAX, 0);
-        locked.each_slot(|slot| {
-            let id = slot.hash.id();
-            if slot.tablespace == wanted.space && id > last {
-                if slot.len as usize > wanted.longest {
-                    long = long.min(id);
-                }
-                len += slot.len as usize;
-                slots.push(slot);
-            }
-        });
-        drop(locked);
+        let at_once = WALKED_MAX as u32;
+        let Walked { buckets, long, len } = self.walk(wanted, (partition, last), at_once, slots);
+        budget.buckets = budget.buckets.saturating_sub(buckets);
         let mut next = Next::End;
         if long != u64::MAX {
             next = Next::Long(long);
@@ -384,6 +429,33 @@ mod cursor_tests {
         assert!(
             (0..500u32).all(|key| !seen.contains_key((100_000 + key).to_le_bytes().as_slice()))
         );
+    }
+
+    /// The lock is let go in between, and slots move then.
+    #[test]
+    fn a_partition_is_walked_over_in_pieces() {
+        let (store, space) = store();
+        (0..3000).for_each(|key| put(&store, space, key, None));
+        let walk = |at_once| {
+            let mut slots = Vec::new();
+            let wanted = Wanted { space, now: 1, longest: usize::MAX, plan: None };
+            store.walk(&wanted, (1, 5), at_once, &mut slots);
+            slots.into_iter().map(|slot| slot.hash).collect::<Vec<_>>()
+        };
+        let stay = walk(u32::MAX);
+        assert!(stay.len() > 500);
+        std::thread::scope(|scope| {
+            let others =
+                scope.spawn(|| (3000..30_000).for_each(|key| put(&store, space, key, None)));
+            while !others.is_finished() {
+                let mut found = walk(8);
+                found.sort_unstable();
+                assert!(stay.iter().all(|hash| found.binary_search(hash).is_ok()));
+                let all = found.len();
+                found.dedup();
+                assert_eq!(found.len(), all, "none twice");
+            }
+        });
     }
 
     #[test]

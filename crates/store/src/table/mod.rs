@@ -19,6 +19,7 @@ mod hash;
 mod room;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -365,17 +366,20 @@ impl<'t, M: Memory> Locked<'t, M> {
             .filter_map(move |slot| Some((SlotPlace::Bucket { bucket, slot }, at.slot(slot)?)))
     }
 
-    /// Calls `each` with all slots, those of the stash last.
-    pub(crate) fn each_slot(&self, mut each: impl FnMut(Slot)) {
-        let count = self.count();
-        for bucket in 0..count {
+    /// Calls `each` with the slots of these buckets, and, where they end with the last one, with
+    /// those of the stash.
+    pub(crate) fn each_slot(&self, buckets: Range<u32>, mut each: impl FnMut(Slot)) {
+        let (count, end) = (self.count(), buckets.end);
+        for bucket in buckets {
             // A partition's buckets lie far from each other, where no processor expects them.
-            if bucket + BUCKETS_AHEAD < count {
+            if bucket + BUCKETS_AHEAD < end {
                 self.table.memory.prefetch(self.bucket(bucket + BUCKETS_AHEAD).at, BUCKET);
             }
             self.bucket(bucket).each_slot(&mut each);
         }
-        self.inner.stash.iter().copied().for_each(each);
+        if end == count {
+            self.inner.stash.iter().copied().for_each(each);
+        }
     }
 
     /// The slots of the stash, last ones first, so that each can be removed when it comes.

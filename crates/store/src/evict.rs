@@ -1,9 +1,9 @@
 //! Which items go when memory is short: those that the CLOCK finds unused.
 
-use crate::item::Item;
 use crate::journal::{Journal, Record};
 use crate::layout::BUCKET;
 use crate::memory::Memory;
+use crate::slab::Rest;
 use crate::store::Store;
 use crate::table::{Locked, Slot, SlotPlace};
 use crate::tablespace::TablespaceId;
@@ -19,14 +19,21 @@ const FREED_MAX: usize = 64;
 
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Evicts items of `only` that tablespace, or of all that allow it, until their blocks have so
-    /// many bytes. Returns how many they have.
-    pub(crate) fn evict(&self, only: Option<TablespaceId>, bytes: u64, now: u64) -> u64 {
+    /// many bytes. Returns how many they have. Under [`Rest::Cut`] the blocks are free then, unless
+    /// somebody has pinned them.
+    pub(crate) fn evict(
+        &self,
+        only: Option<TablespaceId>,
+        bytes: u64,
+        now: u64,
+        rest: Rest,
+    ) -> u64 {
         let mut evicted = 0;
         if !self.may_evict(only) {
             return 0;
         }
         if let Some(only) = only.filter(|only| self.is_sparse(*only)) {
-            return self.evict_together(only, bytes, now);
+            return self.evict_together(only, bytes, now, rest);
         }
         for spare_used in [true, false] {
             let locks = LOCKS_MAX.max(self.table().geometry.partitions);
@@ -34,7 +41,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 if evicted >= bytes {
                     return evicted;
                 }
-                evicted += self.evict_in(self.next_hand(), only, bytes - evicted, now, spare_used);
+                let how = (spare_used, rest);
+                evicted += self.evict_in(self.next_hand(), only, bytes - evicted, now, how);
             }
         }
         evicted
@@ -47,7 +55,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
 
     /// Evicts items of that tablespace whose blocks lie in one span, until these have so many
     /// bytes. Returns how many they have.
-    fn evict_together(&self, only: TablespaceId, bytes: u64, now: u64) -> u64 {
+    fn evict_together(&self, only: TablespaceId, bytes: u64, now: u64, rest: Rest) -> u64 {
         let (blocks, mut evicted) = (self.some_blocks(only, self.next_hand()), 0);
         // A new item counts as used once.
         for spare_used in [true, true, false] {
@@ -58,9 +66,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 let size = self.with_slot_of(at, |locked, found| {
                     let (place, slot) = found?;
                     let goes = (locked.age(place) == 0 || !spare_used)
-                        && self.evict_item(locked, place, &slot, now);
+                        && self.evict_item(locked, (place, &slot), now, rest);
                     locked.unstash();
-                    self.free_retired(locked, FREED_MAX);
+                    self.free_retired(locked, FREED_MAX, Rest::Whole);
                     goes.then(|| self.block_size(&slot))
                 });
                 evicted += size.flatten().unwrap_or(0);
@@ -76,7 +84,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         only: Option<TablespaceId>,
         bytes: u64,
         now: u64,
-        spare_used: bool,
+        (spare_used, rest): (bool, Rest),
     ) -> u64 {
         let mut evicted = 0;
         let mut locked = self.table().lock(partition);
@@ -93,14 +101,14 @@ impl<M: Memory, J: Journal> Store<M, J> {
                     continue;
                 }
                 if (locked.age(place) == 0 || !spare_used)
-                    && self.evict_item(&mut locked, place, &slot, now)
+                    && self.evict_item(&mut locked, (place, &slot), now, rest)
                 {
                     evicted += self.block_size(&slot);
                 }
             }
         }
         locked.unstash();
-        self.free_retired(&mut locked, FREED_MAX);
+        self.free_retired(&mut locked, FREED_MAX, Rest::Whole);
         evicted
     }
 
@@ -109,24 +117,23 @@ impl<M: Memory, J: Journal> Store<M, J> {
     fn evict_item(
         &self,
         locked: &mut Locked<'_, M>,
-        place: SlotPlace,
-        slot: &Slot,
+        (place, slot): (SlotPlace, &Slot),
         now: u64,
+        rest: Rest,
     ) -> bool {
         if !self.log_removal(slot, now) {
             return false;
         }
         self.remove(locked, place, slot);
+        self.note_evicted(locked, slot, rest);
         self.count_evicted();
         true
     }
 
     /// Logs that an item is gone, if it was there at `now`. False if it cannot be logged.
     pub(crate) fn log_removal(&self, slot: &Slot, now: u64) -> bool {
-        let mut copy = Vec::new();
-        let item = if self.copy_item(slot, now, &mut copy) { Item::parse(&copy) } else { None };
-        item.is_none_or(|Item { tablespace, key, .. }| {
-            self.journal().append(&Record::Delete { tablespace, key }).is_ok()
-        })
+        let tablespace = slot.tablespace;
+        let log = |key: &[u8]| self.journal().append(&Record::Delete { tablespace, key }).is_ok();
+        self.with_key_of(slot, now, log).unwrap_or(true)
     }
 }

@@ -25,6 +25,9 @@
 //!    tablespace and the key are the ones wanted, and the item has not expired. It may keep the
 //!    address and read there again: an item is marked DEAD before its successor can be seen, and
 //!    its block is written again only after [`Options::quarantine_ms`](crate::store::Options).
+//!    That is longer than a READ or a chain is under way, with what is sent again of its answer, so
+//!    that all packets are of one item. Where memory is short a block does not rest, and a reader
+//!    may have got parts of two items. It finds out, since the checksum fails.
 //! 5. In every other case it asks the kernel, which also sees keys that are in the stash: a miss of
 //!    a one-sided reader is no proof that the key is absent.
 //!

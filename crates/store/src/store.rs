@@ -45,7 +45,7 @@ pub struct Options {
     /// The seed of the keys' hashes: random, and secret from clients that choose keys.
     pub seed: u64,
     /// How long a block stays as it is after its item has gone, in ms, for readers by chain and
-    /// one-sided READs, while there are any ([`Memory::has_readers`]).
+    /// one-sided READs, while there are any ([`Memory::has_readers`]) and memory is not short.
     pub quarantine_ms: u64,
     /// See [`Store::trace`]: to say it here traces what a log brings back, too.
     pub traced: Option<&'static str>,
@@ -114,6 +114,8 @@ pub struct Store<M, J = Unlogged> {
     hand: AtomicU64,
     damaged: AtomicU64,
     evicted: AtomicU64,
+    /// Bytes of evicted items whose blocks are not free yet.
+    evicted_resting: AtomicU64,
     expired: AtomicU64,
 }
 
@@ -154,6 +156,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
             hand: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            evicted_resting: AtomicU64::new(0),
             expired: AtomicU64::new(0),
         })
     }

@@ -3,8 +3,8 @@
 use std::sync::TryLockError;
 
 use crate::journal::Journal;
-use crate::layout::PAGE;
 use crate::memory::Memory;
+use crate::slab::Rest;
 use crate::store::Store;
 use crate::table::{Locked, Slot, SlotPlace};
 
@@ -12,8 +12,6 @@ use crate::table::{Locked, Slot, SlotPlace};
 const BUCKETS_LOCKED: u32 = 64;
 /// Retired blocks of a partition that are freed at once.
 const FREED_MAX: usize = 256;
-/// Where tablespaces evict, a sweep keeps one part in so many of the limit free.
-const RESERVE: u64 = 64;
 /// Bytes that one sweep evicts, at most.
 const EVICTED_MAX: u64 = 256 << 10;
 
@@ -43,12 +41,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
         if swept.expired > 0 {
             self.count_expired(swept.expired);
         }
-        let reserve = (self.limit() / RESERVE).max(2 * PAGE);
-        let over = (self.used_bytes() + reserve).saturating_sub(self.limit());
-        if over > 0 {
-            swept.evicted_bytes = self.evict(None, over.min(EVICTED_MAX), now);
+        let (over, missing) = self.missing_bytes();
+        if missing > 0 {
+            swept.evicted_bytes = self.evict(None, missing.min(EVICTED_MAX), now, Rest::Whole);
         }
-        swept.moved = self.tidy_pages();
+        swept.moved = self.tidy_pages(over > 0);
         swept.given_back_bytes = self.give_back();
         swept
     }
@@ -85,7 +82,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
                     swept.expired += u64::from(self.remove_expired(&mut locked, place, slot, now));
                 }
                 locked.unstash();
-                self.free_retired(&mut locked, FREED_MAX);
+                self.free_retired(&mut locked, FREED_MAX, Rest::Whole);
                 ended += 1;
                 sweeper.bucket = 0;
                 sweeper.partition = (sweeper.partition + 1) % partitions;

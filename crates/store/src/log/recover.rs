@@ -19,6 +19,7 @@ use crate::item::VALUE_MAX;
 use crate::journal::{Journal, Record};
 use crate::layout::{BUCKET, PARTITIONS_MAX};
 use crate::memory::Memory;
+use crate::slab::Rest;
 use crate::snapshot::{self, Loaded};
 use crate::store::{self, Change, Expiry, OpenError, Store, UpdateError, Value};
 use crate::tablespace::TablespaceId;
@@ -367,7 +368,7 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
     fn free_retired(&mut self) {
         self.now_ms += self.step_ms;
         self.store.note_time(self.now_ms);
-        while self.store.free_all_retired() {}
+        while self.store.free_all_retired(Rest::Whole) {}
     }
 
     /// Keeps a value for later, if its tablespace may have items that have expired.

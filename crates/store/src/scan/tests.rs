@@ -106,7 +106,7 @@ impl World {
                 }
                 self.fresh += count;
             }
-            Step::Tidy => _ = self.store.tidy_pages(),
+            Step::Tidy => _ = self.store.tidy_pages(false),
         }
     }
 }

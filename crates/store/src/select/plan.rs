@@ -18,6 +18,9 @@ use super::text::{Matcher, Text};
 /// The most regular expressions of a selection.
 pub const REGEXES_MAX: usize = 4;
 
+/// Searches of a text that count no more than to read it.
+const SEARCHES_LIGHT: u32 = 16;
+
 /// Why a selection has no plan.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PlanError {
@@ -60,6 +63,10 @@ pub struct Plan {
     steps: Vec<Step>,
     /// The fewest bytes of a row.
     row_least: usize,
+    /// About what it costs a row, whatever its length, in nanoseconds.
+    cost: u32,
+    /// How often all of a row's text is gone over.
+    searches: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -89,9 +96,26 @@ impl Plan {
             Node::All(all) => all,
             one => vec![one],
         };
+        let (cost, searches) =
+            (steps.iter().map(Node::cost).sum(), steps.iter().map(Node::searches).sum());
         let step = |node: Node| Step { end: node.end(), node };
         let steps = steps.into_iter().map(step).collect();
-        Ok(Plan { steps, row_least: selection.row_least.into() })
+        Ok(Plan { steps, row_least: selection.row_least.into(), cost, searches })
+    }
+
+    /// About how many rows are judged in so many nanoseconds: one at least.
+    pub(crate) fn rows_in(&self, nanoseconds: u32) -> usize {
+        (nanoseconds / self.cost.max(1)).max(1) as usize
+    }
+
+    /// So many bytes looked at once take as long as these many, judged: one at least.
+    pub(crate) fn bytes_as(&self, bytes: usize) -> usize {
+        (bytes / self.searches.max(1) as usize).max(1)
+    }
+
+    /// As how many values of its length one counts that is judged where others wait.
+    pub(crate) fn weight(&self) -> usize {
+        (self.searches / SEARCHES_LIGHT).max(1) as usize
     }
 
     /// Whether a row is selected.
@@ -215,11 +239,24 @@ impl Node {
             Node::Constant(_) => 0,
             Node::Range(_) => 1,
             Node::Text(text) => match &text.test {
-                Matcher::Compare(..) => 4,
+                Matcher::Compare(_, with) => 4 + with.len() as u32 / 32,
                 Matcher::Pieces(_) => 30,
                 Matcher::Regex(_) => 100,
             },
             Node::All(nodes) | Node::Any(nodes) => nodes.iter().map(Node::cost).sum(),
+        }
+    }
+
+    /// How often it goes over all of a row's text, at the speed of a search for a piece.
+    fn searches(&self) -> u32 {
+        match self {
+            Node::Constant(_) | Node::Range(_) => 0,
+            Node::Text(text) => match &text.test {
+                Matcher::Compare(..) => 0,
+                Matcher::Pieces(_) => 1,
+                Matcher::Regex(_) => 2,
+            },
+            Node::All(nodes) | Node::Any(nodes) => nodes.iter().map(Node::searches).sum(),
         }
     }
 }

@@ -3,7 +3,8 @@
 //! A reader that keeps a block's address while it sends the block pins the present epoch. An epoch
 //! ends when no reader has the one before pinned any more. So a block that was retired in one epoch
 //! is seen by no such reader two epochs later. Readers by READ and by chain pin nothing: for them a
-//! block rests `Options::quarantine_ms` before it is used again (`store/reclaim.rs`).
+//! block rests `Options::quarantine_ms` before it is used again, unless memory is short
+//! (`store/reclaim.rs`).
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;

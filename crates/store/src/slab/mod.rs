@@ -14,8 +14,8 @@ pub(crate) mod class;
 mod epoch;
 mod pages;
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use self::bin::Bin;
@@ -38,6 +38,17 @@ pub(crate) struct Retired {
     pub(crate) epoch: u64,
     /// When, in ms.
     pub(crate) ms: u64,
+    /// Its bytes, if it was an item's that was evicted; else 0.
+    pub(crate) evicted: u32,
+}
+
+/// How long retired blocks rest that readers by READ and by chain may see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rest {
+    /// As long as the options say.
+    Whole,
+    /// No longer, since memory is short: [`crate::layout`] says what readers see then.
+    Cut,
 }
 
 /// A block in use.
@@ -124,6 +135,8 @@ pub(crate) struct Blocks {
     owners: Box<[AtomicU64]>,
     /// For each tablespace its bins, by class.
     bins: Box<[OnceLock<Bins>]>,
+    /// For each tablespace how many spans it has: most numbers have none.
+    spans: Box<[AtomicU32]>,
 }
 
 impl Blocks {
@@ -134,6 +147,7 @@ impl Blocks {
             pages: Pages::new(geometry.pages),
             owners: (0..geometry.pages).map(|_| AtomicU64::new(0)).collect(),
             bins: (0..TABLESPACES_MAX).map(|_| OnceLock::new()).collect(),
+            spans: (0..TABLESPACES_MAX).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
@@ -177,6 +191,7 @@ impl Blocks {
                     return if alone { self.alloc_long(usage, space, len) } else { None };
                 };
                 let number = bin.add(first, class);
+                self.spans[usize::from(space.0)].fetch_add(1, Relaxed);
                 for place in 0..class.pages {
                     let owner = Owner::span(space, index, number, place);
                     self.owners[(first + place) as usize].store(owner.0, Release);
@@ -213,6 +228,17 @@ impl Blocks {
         usage.give(bytes);
     }
 
+    fn give_span(&self, usage: &Usage, space: TablespaceId, first: u32, class: &Class) {
+        self.spans[usize::from(space.0)].fetch_sub(1, Relaxed);
+        self.give_pages(usage, first, class.pages);
+    }
+
+    /// The classes that a tablespace may have spans of.
+    fn classes_of(&self, space: usize) -> &[Class] {
+        let any = self.spans.get(space).is_some_and(|spans| spans.load(Relaxed) > 0);
+        if any { &self.classes } else { &[] }
+    }
+
     /// Takes a block back that nobody sees any more. Returns whose it was and its size.
     ///
     /// # Errors
@@ -243,7 +269,7 @@ impl Blocks {
         let emptied = bin.give((owner.number(), first), block, class)?;
         drop(bin);
         if let Some(first) = emptied {
-            self.give_pages(usage, first, class.pages);
+            self.give_span(usage, owner.space(), first, class);
         }
         Ok((owner.space(), class.size))
     }
@@ -263,13 +289,17 @@ impl Blocks {
         bytes
     }
 
+    /// Bytes of a tablespace's blocks that are free.
+    pub(crate) fn free_bytes(&self, space: TablespaceId) -> u64 {
+        self.infos(space).iter().map(|class| (class.blocks - class.used) * class.size).sum()
+    }
+
     /// Chooses a span whose items fit into others of its kind, from the tablespace and class on
     /// that the hint names. The hint names this one afterwards.
     pub(crate) fn drain(&self, hint: &mut (usize, usize), urgent: bool) -> Option<Drained> {
         for _ in 0..=TABLESPACES_MAX {
             let (space, start) = (hint.0 % TABLESPACES_MAX, hint.1);
-            let classes = if self.bins[space].get().is_some() { self.classes.len() } else { 0 };
-            for index in start..classes {
+            for index in start..self.classes_of(space).len() {
                 *hint = (space, index);
                 let space = TablespaceId(space as u16);
                 let class = &self.classes[index];
@@ -301,13 +331,12 @@ impl Blocks {
     /// Gives back the spans that are kept although they are empty. Returns whether there were any.
     pub(crate) fn give_up_empty(&self, usage: &Usage) -> bool {
         let mut any = false;
-        for (space, bins) in self.bins.iter().enumerate() {
-            let classes = if bins.get().is_some() { self.classes.as_slice() } else { &[] };
-            for (index, class) in classes.iter().enumerate() {
+        for space in 0..TABLESPACES_MAX {
+            for (index, class) in self.classes_of(space).iter().enumerate() {
                 let space = TablespaceId(space as u16);
                 let empty = self.bin(space, index).and_then(|mut bin| bin.give_up_empty());
                 if let Some(first) = empty {
-                    self.give_pages(usage, first, class.pages);
+                    self.give_span(usage, space, first, class);
                     any = true;
                 }
             }
@@ -328,7 +357,7 @@ impl Blocks {
             let (used, blocks) = self.bin(space, index)?.blocks(class);
             Some(ClassInfo { size: class.size, used, blocks }).filter(|info| info.blocks > 0)
         };
-        self.classes.iter().enumerate().filter_map(info).collect()
+        self.classes_of(space.0.into()).iter().enumerate().filter_map(info).collect()
     }
 }
 

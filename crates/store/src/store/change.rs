@@ -20,6 +20,7 @@ use crate::layout::BUCKET;
 use crate::memory::Memory;
 use crate::request::Asked;
 use crate::select::plan::Plan;
+use crate::slab::Rest;
 use crate::table::{Crowded, Hash, Locked, Slot, SlotPlace};
 use crate::tablespace::{Space, TablespaceId};
 
@@ -229,6 +230,8 @@ struct Target<'a> {
     hash: Hash,
     asked: Option<Asked<'a>>,
     spare: Option<&'a Spare>,
+    /// As how many values an old one counts that is decided on: see [`Seen::is_long`].
+    weight: usize,
 }
 
 type Current = Option<(SlotPlace, Slot, Seen)>;
@@ -281,13 +284,25 @@ impl<M: Memory, J: Journal> Store<M, J> {
         asked: Option<Asked<'_>>,
         decide: &mut Decide<'_, 'v>,
     ) -> Result<Updated, UpdateError> {
+        self.update_weighed(space, key, now, (asked, 1), decide)
+    }
+
+    /// As [`Store::update_asked`], where it takes as long to decide on a value as to read so many.
+    pub(crate) fn update_weighed<'v>(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        (asked, weight): (Option<Asked<'_>>, usize),
+        decide: &mut Decide<'_, 'v>,
+    ) -> Result<Updated, UpdateError> {
         if !(1..=KEY_MAX).contains(&key.len()) {
             return Err(UpdateError::Key(key.len()));
         }
         self.note_time(now);
         let hash = self.hasher.hash(space, key);
         let partition = hash.partition(self.table.geometry.partitions);
-        let (target, mut tries) = (Target { key, hash, asked, spare: None }, 0);
+        let (target, mut tries) = (Target { key, hash, asked, spare: None, weight }, 0);
         loop {
             tries += 1;
             match self.update_once(space, target, now, decide) {
@@ -381,7 +396,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     fn try_update<'v: 'w, 'w>(
         &self,
         space: TablespaceId,
-        Target { key, hash, asked, spare }: Target<'_>,
+        Target { key, hash, asked, spare, weight }: Target<'_>,
         now: u64,
         decide: &mut Decide<'_, 'v>,
         decision: Decision<'_, 'w>,
@@ -390,14 +405,14 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let mut locked = self.table.lock_for(hash);
         let place = self.spaces.serving(space).ok_or(UpdateError::Tablespace(space))?;
         let subject = Subject { id: space, space: place, key, hash, asked, spare };
-        self.free_retired(&mut locked, FREED_MAX);
+        self.free_retired(&mut locked, FREED_MAX, Rest::Whole);
         let current = self.current(&mut locked, &subject);
         let judged = self.judged_at(now);
         let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(judged));
         with_scratch(|scratch| {
             let change: Change<'w> = match (alive, decision) {
                 (None, _) => decide(None, scratch),
-                (Some((_, _, seen)), Decision::First) if seen.is_long() => {
+                (Some((_, _, seen)), Decision::First) if seen.is_long(weight) => {
                     return Ok(Attempt::Look);
                 }
                 (Some((_, _, seen)), Decision::Again(Some(decided))) if decided.on == seen => {
@@ -697,7 +712,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let mut locked = self.table.lock_for(hash);
         let space = self.spaces.serving(tablespace).ok_or(UpdateError::Tablespace(tablespace))?;
         let subject = Subject { id: tablespace, space, key, hash, asked: None, spare: None };
-        self.free_retired(&mut locked, FREED_MAX);
+        self.free_retired(&mut locked, FREED_MAX, Rest::Whole);
         let current = self.current(&mut locked, &subject);
         if current.is_some_and(|(_, _, seen)| seen.head.version >= version)
             || space.flushed() >= version

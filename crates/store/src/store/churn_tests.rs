@@ -2,7 +2,9 @@
 
 use super::tests::{get, with_space};
 use super::*;
-use crate::memory::Heap;
+use crate::item::{EXTENSION, HEAD};
+use crate::journal::{JournalError, Record};
+use crate::memory::{Heap, Watch, Watched};
 use crate::tablespace::{Eviction, TablespaceOptions};
 
 /// Numbers that look random and are the same in every run.
@@ -60,7 +62,10 @@ fn a_day_of_churn_does_not_fragment_memory() {
 }
 
 fn cache(limit: u64) -> (Store<Heap>, TablespaceId) {
-    let options = Options::new(limit, 9);
+    cache_with(Options::new(limit, 9))
+}
+
+fn cache_with(options: Options) -> (Store<Heap>, TablespaceId) {
     let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap();
     let options =
         TablespaceOptions { eviction: Eviction::Clock, ..TablespaceOptions::new("cache") };
@@ -68,22 +73,24 @@ fn cache(limit: u64) -> (Store<Heap>, TablespaceId) {
     (store, space)
 }
 
-/// A cache takes everything, whatever sizes come after each other, with a sweeper and without one.
+/// A cache takes everything, whatever sizes come after each other, with a sweeper and without one,
+/// and while readers without a lock are connected, for whom blocks rest.
 #[test]
 fn a_cache_never_refuses() {
-    for sweeps in [false, true] {
-        let (store, space) = cache(4 << 20);
-        let mut dice = Dice(2);
+    for (sweeps, quarantine_ms) in [(false, 0), (true, 0), (false, 1000), (true, 1000)] {
+        let (store, space) = cache_with(Options { quarantine_ms, ..Options::new(4 << 20, 9) });
+        let (mut dice, mut now) = (Dice(2), 1);
         for round in 0..12u64 {
             let len = [100, 3000, 30, 700, 20_000, 100_000][round as usize % 6];
             for step in 0..(6 << 20) / (len + 80) {
                 let value = vec![round as u8; (len + dice.roll(len / 4)) as usize];
                 let key = dice.roll(1 << 40).to_le_bytes();
-                store.put(space, &key, &value, 0, None, 1 + round).unwrap();
+                store.put(space, &key, &value, 0, None, now).unwrap();
                 if step % 16 == 0 {
-                    assert_eq!(get(&store, space, &key, 1 + round).unwrap(), value);
+                    assert_eq!(get(&store, space, &key, now).unwrap(), value);
+                    now += 1;
                     if sweeps {
-                        store.sweep(1 + round, 8);
+                        store.sweep(now, 8);
                     }
                 }
                 assert!(store.used_bytes() <= store.limit());
@@ -93,6 +100,76 @@ fn a_cache_never_refuses() {
         let bytes = store.tablespaces()[0].bytes;
         assert!(bytes > store.limit() / 3, "{bytes} bytes are in use of {}", store.limit());
     }
+}
+
+/// A put evicts about what it needs, while what was evicted rests for readers, too; and a sweep no
+/// more than is to be free.
+#[test]
+fn no_more_is_evicted_than_needed() {
+    for quarantine_ms in [0, 1000] {
+        let (store, space) = cache_with(Options { quarantine_ms, ..Options::new(16 << 20, 9) });
+        let put = |key: u32, now| store.put(space, &key.to_le_bytes(), &[1; 64], 0, None, now);
+        let mut keys = 0..;
+        while store.evicted() == 0 {
+            put(keys.next().unwrap(), 1).unwrap();
+        }
+        let (held, before) = (store.count(space), store.evicted());
+        keys.by_ref().take(20_000).for_each(|key| _ = put(key, 1).unwrap());
+        let evicted = store.evicted() - before;
+        assert!(evicted < 22_000, "{evicted} for 20000 puts with {quarantine_ms} ms of rest");
+        // Nobody writes any more.
+        (0..1000).for_each(|turn| _ = store.sweep(2 + 10 * turn, 4096));
+        let kept = store.count(space);
+        assert!(kept * 10 > held * 9, "{kept} of {held} with {quarantine_ms} ms of rest");
+        assert!(store.used_bytes() + (16 << 20) / 128 <= store.limit(), "pages are kept free");
+        for key in keys.take(100) {
+            store.put(space, &key.to_le_bytes(), &[1; 20_000], 0, None, 20_000).unwrap();
+        }
+        assert_eq!(store.damaged(), 0);
+    }
+}
+
+/// The longest read.
+#[derive(Default)]
+struct Longest(AtomicU64);
+
+impl Watch for Longest {
+    fn before_read(&self, _: u64, len: usize) {
+        self.0.fetch_max(len as u64, Relaxed);
+    }
+}
+
+/// Keys that were deleted.
+#[derive(Default)]
+struct Deleted(Unlogged, Mutex<Vec<Vec<u8>>>);
+
+impl Journal for Deleted {
+    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+        if let Record::Delete { key, .. } = record {
+            self.1.lock().unwrap().push(key.to_vec());
+        }
+        self.0.append(record)
+    }
+}
+
+/// Of an item that is evicted only its key is read, for the log.
+#[test]
+fn a_value_that_is_evicted_is_not_read() {
+    let options = Options::new(64 << 20, 9);
+    let memory = Watched::new(options.memory_len(), Longest::default());
+    let store = Store::new(memory, Deleted::default(), options).unwrap();
+    let options =
+        TablespaceOptions { eviction: Eviction::Clock, ..TablespaceOptions::new("cache") };
+    let space = store.create_tablespace(&options).unwrap();
+    let value = vec![1; 16 << 20];
+    let keys: Vec<Vec<u8>> = (0..8).map(|key: u8| vec![key; 1000]).collect();
+    for key in &keys {
+        store.put(space, key, &value, 0, None, 1).unwrap();
+    }
+    let deleted = store.journal().1.lock().unwrap().clone();
+    assert!(deleted.len() as u64 == store.evicted() && deleted.len() >= 4);
+    assert!(deleted.iter().all(|key| keys.contains(key)));
+    assert!(store.memory().watch().0.load(Relaxed) <= (HEAD + EXTENSION + 1000) as u64);
 }
 
 #[test]
@@ -111,7 +188,12 @@ fn what_is_used_often_stays_in_the_cache() {
 
 #[test]
 fn eviction_at_a_quota_takes_that_tablespaces_items_only() {
-    let options = Options::new(4 << 20, 9);
+    for quarantine_ms in [0, 1000] {
+        evict_at_a_quota(Options { quarantine_ms, ..Options::new(4 << 20, 9) });
+    }
+}
+
+fn evict_at_a_quota(options: Options) {
     let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap();
     let kept = store.create_tablespace(&TablespaceOptions::new("kept")).unwrap();
     let small = store
@@ -210,6 +292,24 @@ fn blocks_that_may_be_seen_stay_as_they_are() {
         assert!(!written || now >= 110, "written at {now}");
     }
     assert!(written);
+}
+
+/// A clock that is set back far is believed: blocks rest from then on for as long as before, and no
+/// longer.
+#[test]
+fn blocks_become_free_after_the_clock_was_set_back() {
+    let options = Options { quarantine_ms: 10, ..Options::new(1 << 20, 9) };
+    let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap();
+    let space = store.create_tablespace(&TablespaceOptions::new("t")).unwrap();
+    let put = |now| _ = store.put(space, b"key", &[1; 4000], 0, None, now).unwrap();
+    (0..100).for_each(|_| put(HOUR));
+    let used = store.used_bytes();
+    (0..10).for_each(|_| put(HOUR / 2));
+    assert!(store.used_bytes() > used, "what was retired before rests");
+    for now in HOUR / 2..HOUR / 2 + 1000 {
+        put(now);
+    }
+    assert!(store.used_bytes() < used + 100_000, "{} after {used}", store.used_bytes());
 }
 
 /// Threads that fill a cache with values of changing sizes, while it evicts, expires, moves items

@@ -13,6 +13,7 @@ use crate::item::{Item, Live};
 use crate::journal::{Journal, JournalError, Record};
 use crate::layout::{BUCKET, BUCKET_HEADER, SLOT, SLOTS};
 use crate::memory::{Heap, Memory, Watch, Watched};
+use crate::slab::Rest;
 use crate::table::Hash;
 use crate::tablespace::{TablespaceId, TablespaceOptions};
 
@@ -488,7 +489,7 @@ fn a_moved_item_is_the_one_that_is_there_under_the_lock() {
         assert_eq!(other.locate(&other.pin(), space, b"key", 1).unwrap().at, at);
     };
     *store.memory().watch().0.lock().unwrap() = Some(Box::new(interrupt));
-    assert!(store.move_item(at));
+    assert!(store.move_item(at, Rest::Whole));
     let located = store.locate(&store.pin(), space, b"key", 1).unwrap();
     assert_ne!(located.at, at);
     let mut item = vec![0; located.len as usize];

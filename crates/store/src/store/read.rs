@@ -62,9 +62,9 @@ pub(crate) fn is_long(stored: usize, codec: Codec) -> bool {
 }
 
 impl Seen {
-    /// Whether it takes long to read the value.
-    pub(super) fn is_long(&self) -> bool {
-        is_long(self.head.stored, self.codec)
+    /// Whether it takes long to read the value, as if it were so many.
+    pub(super) fn is_long(&self, weight: usize) -> bool {
+        is_long(self.head.stored * weight, self.codec)
     }
 
     /// Appends the value as it is stored.
@@ -206,7 +206,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         plan: Option<&Plan>,
         value: &mut Vec<u8>,
     ) -> Option<Short> {
-        self.get_sifted(space, key, now, plan, value, &Seen::is_long)
+        let weight = plan.map_or(1, Plan::weight);
+        self.get_sifted(space, key, now, plan, value, &|seen| seen.is_long(weight))
     }
 
     /// As [`Store::get`], of a value of any length that a plan may select.
@@ -378,23 +379,32 @@ impl<M: Memory, J: Journal> Store<M, J> {
         }
     }
 
-    /// Appends a copy of a slot's item, under the partition's lock, unless it is gone or expired.
-    pub(crate) fn copy_item(&self, slot: &Slot, now: u64, out: &mut Vec<u8>) -> bool {
+    /// Lets `act` see the key of a slot's item, under the partition's lock. `None` if the item is
+    /// gone or expired, or was damaged. The value, which may be long, is not looked at.
+    pub(crate) fn with_key_of<T>(
+        &self,
+        slot: &Slot,
+        now: u64,
+        act: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
         let Some(at) = self.item_at(slot) else {
             self.count_damage();
-            return false;
+            return None;
         };
         let memory = &self.table.memory;
         let head = Head::from_words([0, 8, 16].map(|word| memory.load(at + word)));
-        let flushed = self.spaces.serving(slot.tablespace).map_or(u64::MAX, |s| s.flushed());
-        let gone = head.live.is_dead() || head.live.is_expired(now) || head.version <= flushed;
+        let gone = head.live.is_dead()
+            || head.live.is_expired(now)
+            || head.version <= self.flushed(slot.tablespace);
         if gone || head.item_len() != slot.len as usize || head.tablespace != slot.tablespace {
-            return false;
+            return None;
         }
-        let start = out.len();
-        out.resize(start + slot.len as usize, 0);
-        memory.read(at, &mut out[start..]);
-        true
+        with_scratch(|start| {
+            start.resize(head.value_at(), 0);
+            memory.read(at, start);
+            let key = &start[head.key_at()..];
+            (self.hasher.hash(slot.tablespace, key) == slot.hash).then(|| act(key))
+        })
     }
 
     /// Replaces `out` by a copy of an item to which a slot led since the caller's pin was made. It

@@ -13,13 +13,14 @@ use crate::item::{CHECKSUM, HEAD, Head, ITEM_MAX};
 use crate::journal::Journal;
 use crate::layout::PAGE;
 use crate::memory::Memory;
-use crate::slab::{Drained, Pin, Retired};
+use crate::slab::{Drained, Pin, Rest, Retired};
 use crate::table::{Locked, Slot, SlotPlace};
 use crate::tablespace::TablespaceId;
 
 /// Bytes that are evicted at least, when a change finds no room.
 const EVICTED_MIN: u64 = 16 << 10;
-/// One part in so many of the limit stays resident although it is free.
+/// One part in so many of the limit stays resident although it is free; where tablespaces evict, a
+/// sweep sees to it that as much is.
 const KEPT: u64 = 64;
 /// What has expired does not come back while clocks are set back by so many ms at most. (Threads'
 /// clocks differ by one or two.)
@@ -77,8 +78,12 @@ impl<M: Memory, J: Journal> Store<M, J> {
     }
 
     pub(crate) fn note_time(&self, now: u64) {
-        if self.time.load(Relaxed) < now {
+        let latest = self.time.load(Relaxed);
+        if latest < now {
             self.time.fetch_max(now, Relaxed);
+        } else if latest - now > BACK_MS {
+            // Set back, and believed: see `judged_at`.
+            self.time.store(now, Relaxed);
         }
     }
 
@@ -108,23 +113,55 @@ impl<M: Memory, J: Journal> Store<M, J> {
         // A reader that pins a later epoch than is read here must not see the slot as it was.
         fence(SeqCst);
         let ms = self.time.load(Relaxed);
-        locked.inner.retired.push_back(Retired { at, epoch: self.epochs.now(), ms });
+        locked.inner.retired.push_back(Retired { at, epoch: self.epochs.now(), ms, evicted: 0 });
     }
 
     /// Frees up to `most` of the partition's retired blocks that nobody sees any more.
-    pub(crate) fn free_retired(&self, locked: &mut Locked<'_, M>, most: usize) {
+    pub(crate) fn free_retired(&self, locked: &mut Locked<'_, M>, most: usize, rest: Rest) {
         for _ in 0..most {
-            let Some(&Retired { at, epoch, ms }) = locked.inner.retired.front() else { break };
-            let due = ms.saturating_add(self.options.quarantine_ms);
-            // While a log is played again there is no time yet, and no reader either.
-            let now = self.time.load(Relaxed);
-            let rests = self.options.quarantine_ms > 0 && self.table.memory.has_readers();
-            let quarantined = rests && (1..due).contains(&now);
+            let Some(&Retired { at, epoch, ms, .. }) = locked.inner.retired.front() else { break };
+            let quarantined = rest == Rest::Whole && self.is_quarantined(locked, ms);
             if quarantined || !self.epochs.is_past(epoch) {
                 break;
             }
-            locked.inner.retired.pop_front();
+            if let Some(Retired { evicted, .. }) = locked.inner.retired.pop_front() {
+                self.evicted_resting.fetch_sub(evicted.into(), Relaxed);
+            }
             self.free(at);
+        }
+    }
+
+    /// Whether the partition's first retired block, which is of the time `ms`, rests still.
+    fn is_quarantined(&self, locked: &mut Locked<'_, M>, ms: u64) -> bool {
+        let quarantine_ms = self.options.quarantine_ms;
+        if quarantine_ms == 0 || !self.table.memory.has_readers() {
+            return false;
+        }
+        let now = self.time.load(Relaxed);
+        // While a log is played again there is no time yet, and no reader either.
+        if now == 0 {
+            return false;
+        }
+        if ms > now {
+            // The clock was set back, and nobody knows how long they have rested: all begin anew.
+            locked.inner.retired.iter_mut().for_each(|retired| retired.ms = retired.ms.min(now));
+        }
+        now < ms.min(now).saturating_add(quarantine_ms)
+    }
+
+    /// Notes that an item was evicted whose block was just retired. Under [`Rest::Cut`] the block
+    /// is free then, unless somebody has pinned it.
+    pub(crate) fn note_evicted(&self, locked: &mut Locked<'_, M>, slot: &Slot, rest: Rest) {
+        let at = self.item_at(slot);
+        let retired = &mut locked.inner.retired;
+        let Some(last) = retired.back_mut().filter(|last| at == Some(last.at)) else { return };
+        if rest == Rest::Cut && self.epochs.is_past(last.epoch) {
+            let at = last.at;
+            retired.pop_back();
+            self.free(at);
+        } else {
+            last.evicted = u32::try_from(self.block_size(slot)).unwrap_or(u32::MAX);
+            self.evicted_resting.fetch_add(last.evicted.into(), Relaxed);
         }
     }
 
@@ -140,18 +177,20 @@ impl<M: Memory, J: Journal> Store<M, J> {
         match *error {
             UpdateError::Quota { needed, quota } => {
                 let evicts = self.spaces.serving(space).is_some_and(|own| own.evicts());
-                needed <= quota
-                    && (evicts && self.evict(Some(space), needed.max(EVICTED_MIN), now) > 0
-                        || self.free_all_retired())
+                let evict = || self.evict(Some(space), needed.max(EVICTED_MIN), now, Rest::Cut);
+                needed <= quota && (evicts && evict() > 0 || self.free_all_retired(Rest::Cut))
             }
             UpdateError::Memory { needed, limit } if needed <= limit => {
                 // A span for blocks of this size may be needed, too.
-                let pages = self.blocks.span_bytes(needed);
-                let evicted = self.evict(None, pages.max(EVICTED_MIN) + PAGE, now);
+                let wanted = self.blocks.span_bytes(needed).max(EVICTED_MIN) + PAGE;
+                let evicted = self.evict(None, wanted, now, Rest::Cut);
                 self.gather(needed) || evicted > 0
             }
             UpdateError::Crowded => {
-                let evict = |spare| self.evict_in(partition, None, EVICTED_MIN, now, spare);
+                let evict = |spare| {
+                    let how = (spare, Rest::Whole);
+                    self.evict_in(partition, None, EVICTED_MIN, now, how)
+                };
                 self.may_evict(None) && (evict(true) > 0 || evict(false) > 0)
             }
             _ => false,
@@ -161,17 +200,17 @@ impl<M: Memory, J: Journal> Store<M, J> {
     /// Gathers free memory for a block of so many bytes without evicting anything. Says whether
     /// there is more than before.
     pub(super) fn gather(&self, needed: u64) -> bool {
-        let retired = self.free_all_retired();
+        let retired = self.free_all_retired(Rest::Cut);
         // Pages of other sizes and tablespaces become free only if they are emptied.
         self.empty_pages(self.blocks.span_bytes(needed)) || retired
     }
 
-    pub(crate) fn free_all_retired(&self) -> bool {
+    pub(crate) fn free_all_retired(&self, rest: Rest) -> bool {
         let mut freed = false;
         for partition in 0..self.table.geometry.partitions {
             let mut locked = self.table.lock(partition);
             let before = locked.inner.retired.len();
-            self.free_retired(&mut locked, FREED_MAX);
+            self.free_retired(&mut locked, FREED_MAX, rest);
             freed |= locked.inner.retired.len() < before;
         }
         freed
@@ -189,19 +228,35 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 break;
             }
             let Some(drained) = self.blocks.drain(&mut hint, true) else { break };
-            self.move_items(&drained);
+            self.move_items(&drained, Rest::Cut);
             given |= self.usage.used() < before;
         }
         given
     }
 
-    /// Moves the items of a sparse span elsewhere, if there is one that is worth it. Says whether
-    /// there was.
-    pub(crate) fn tidy_pages(&self) -> bool {
+    /// How many bytes of pages have to become free until a part of the limit is, and of items how
+    /// many have to be evicted for that. Free blocks of tablespaces that evict are as good as
+    /// pages, since pages can be emptied, and so is what was evicted and rests: an eviction frees a
+    /// page only where all items of the page go.
+    pub(crate) fn missing_bytes(&self) -> (u64, u64) {
+        let reserve = (self.limit() / KEPT).max(2 * PAGE);
+        let over = || (self.used_bytes() + reserve).saturating_sub(self.limit());
+        if over() == 0 || !self.may_evict(None) {
+            return (0, 0);
+        }
+        self.blocks.give_up_empty(&self.usage);
+        let free: u64 = self.spaces.evicting().map(|space| self.blocks.free_bytes(space)).sum();
+        let (over, spare) = (over(), free + self.evicted_resting.load(Relaxed));
+        (over, over.saturating_sub(spare))
+    }
+
+    /// Moves the items of a sparse span elsewhere, if there is one that is worth it, or, if that is
+    /// `urgent`, that can be emptied at all. Says whether there was.
+    pub(crate) fn tidy_pages(&self, urgent: bool) -> bool {
         let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);
-        let drained = self.blocks.drain(&mut sweeper.span, false);
+        let drained = self.blocks.drain(&mut sweeper.span, urgent);
         drop(sweeper);
-        drained.inspect(|drained| self.move_items(drained)).is_some()
+        drained.inspect(|drained| self.move_items(drained, Rest::Whole)).is_some()
     }
 
     /// Lets the machine have back pages that are free, but for some that are soon wanted again.
@@ -212,8 +267,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.blocks.give_back(&self.table.memory, kept)
     }
 
-    fn move_items(&self, drained: &Drained) {
-        let moved = drained.blocks.iter().filter(|&&at| self.move_item(at)).count();
+    fn move_items(&self, drained: &Drained, rest: Rest) {
+        let moved = drained.blocks.iter().filter(|&&at| self.move_item(at, rest)).count();
         if moved < drained.blocks.len() {
             self.blocks.undrain(drained);
         }
@@ -251,7 +306,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     }
 
     /// Moves the item at `at` to another block of its size. False if that cannot be done now.
-    pub(super) fn move_item(&self, at: u64) -> bool {
+    pub(super) fn move_item(&self, at: u64, rest: Rest) -> bool {
         let moved = self.with_slot_of(at, |locked, found| {
             // If it is retired it goes by itself. If not, it is being written, or is free by now;
             // or its slot was damaged, and it is lost until the store is made anew.
@@ -259,7 +314,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 Some((place, slot)) => self.move_locked(locked, at, place, slot),
                 None => locked.inner.retired.iter().any(|retired| retired.at == at),
             };
-            self.free_retired(locked, FREED_MAX);
+            self.free_retired(locked, FREED_MAX, rest);
             moved
         });
         moved == Some(true)

@@ -73,7 +73,7 @@ fn an_item_takes_its_trace_along_when_it_moves() {
     }
     let place = |number| store.locate(&store.pin(), space, &key(number), 6000).unwrap().at;
     let before: Vec<u64> = (0..20_000).step_by(7).map(place).collect();
-    while store.tidy_pages() {}
+    while store.tidy_pages(false) {}
     let read = Some(Trace { second: 6, is_read: true });
     let traces = (0..20_000).step_by(7).map(|number| trace(&store, space, &key(number), 9000));
     assert_eq!(traces.filter(|is| *is == read).count(), before.len());

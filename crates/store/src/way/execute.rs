@@ -31,8 +31,14 @@ use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptio
 /// Items that one Scan looks at, at most about; the next goes on from there. So that it does not
 /// hold up the card's other work for longer than some hundred microseconds.
 const LOOKED_MAX: usize = 4096;
-/// Bytes of values that it looks at, at most about.
+/// Bytes of values that it looks at, at most about: as many fewer as its predicate looks at them
+/// more often.
 const LOOKED_BYTES: usize = 4 << 20;
+/// Nanoseconds in which it judges rows, at most about, beside those for their bytes.
+const JUDGED_NS: u32 = 400_000;
+/// Buckets of a partition that are more than a card walks over: so many may have stores of more
+/// than 40 GiB.
+const WIDE: usize = 4 * WALKED_MAX;
 /// A byte of a compressed value counts as so many, or as those that it stands for, if these are
 /// more.
 const DECODED: usize = 8;
@@ -236,6 +242,11 @@ impl<'a> Judge<'a> {
         self.planned.as_ref()?.as_ref().ok().map(|planned| &planned.plan)
     }
 
+    /// See [`Plan::weight`].
+    fn weight(&self) -> usize {
+        self.plan().map_or(1, Plan::weight)
+    }
+
     /// Whether the condition is about the whole of a value.
     fn is_of_value(&self) -> bool {
         matches!(self.condition, Condition::Value(_) | Condition::Predicate(_))
@@ -368,17 +379,19 @@ fn change<M: Memory, J: Journal>(
 ) -> Result<u64, CallStatus> {
     let judge = Judge::new(effort, call.condition)?;
     let mut refused = None;
-    let long = |old: &Old<'_>| is_long(old.stored_len(), old.found.codec);
+    let weight = judge.weight();
+    let long = |old: &Old<'_>| is_long(old.stored_len() * weight, old.found.codec);
     let asked = call.request.map(|id| Asked { id, answer: told });
     let space = TablespaceId(call.tablespace);
-    let updated = store.update_asked(space, call.key, now, asked, &mut |old, scratch| {
-        let change = match old {
-            Some(old) if effort == Effort::Short && long(old) => Err(LATER),
-            old => may_change(&judge, old).and_then(|()| decide(call, old, scratch)),
-        };
-        refused = change.err();
-        change.unwrap_or(Change::Keep)
-    });
+    let updated =
+        store.update_weighed(space, call.key, now, (asked, weight), &mut |old, scratch| {
+            let change = match old {
+                Some(old) if effort == Effort::Short && long(old) => Err(LATER),
+                old => may_change(&judge, old).and_then(|()| decide(call, old, scratch)),
+            };
+            refused = change.err();
+            change.unwrap_or(Change::Keep)
+        });
     let updated = updated.map_err(|error| status_of(&error))?;
     if let Some(status) = refused {
         return Err(status);
@@ -574,6 +587,13 @@ fn append(item: &Item<'_>, with_head: bool, room: usize, out: &mut Vec<u8>) -> b
     decoded
 }
 
+/// What a call may look at: the fewer the more it costs to judge.
+fn budget_of(plan: Option<&Plan>) -> ScanBudget {
+    let items = plan.map_or(LOOKED_MAX, |plan| plan.rows_in(JUDGED_NS).min(LOOKED_MAX));
+    let bytes = plan.map_or(LOOKED_BYTES, |plan| plan.bytes_as(LOOKED_BYTES));
+    ScanBudget { items, bytes, buckets: WALKED_MAX, looked_at: 0 }
+}
+
 /// Walks over items from the call's cursor on, those of which the plan, if there is one, says that
 /// they may be selected. `take` appends what is wanted of an item, and says whether that is
 /// anything.
@@ -591,13 +611,15 @@ fn walk<M: Memory, J: Journal>(
     let first = out.len();
     let (mut rows, mut decoded, mut full, mut later) = (0, 0, false, false);
     let short = effort == Effort::Short;
-    let longest = if short { LONG } else { usize::MAX };
+    if short && store.buckets_of(Cursor(call.argument)) > WIDE {
+        return Err(LATER);
+    }
+    let (mut budget, weight) = (budget_of(plan), plan.map_or(1, Plan::weight));
+    let (longest, bytes) = (if short { LONG / weight } else { usize::MAX }, budget.bytes);
     let wanted = Wanted { space: TablespaceId(call.tablespace), now, longest, plan };
-    let (items, bytes) = (LOOKED_MAX, LOOKED_BYTES);
-    let mut budget = ScanBudget { items, bytes, buckets: WALKED_MAX, looked_at: 0 };
     let went = store.scan_within(&wanted, Cursor(call.argument), &mut budget, &mut |copied| {
         let item = &copied.item;
-        later |= short && is_long(item.stored.len(), item.codec);
+        later |= short && is_long(item.stored.len() * weight, item.codec);
         if later || rows == limit {
             return Visited::NotTaken;
         }
@@ -617,7 +639,7 @@ fn walk<M: Memory, J: Journal>(
         }
         match full {
             true => Visited::NotTaken,
-            false if rows == limit || decoded >= LOOKED_BYTES => Visited::Last,
+            false if rows == limit || decoded >= bytes => Visited::Last,
             false => Visited::Next,
         }
     });

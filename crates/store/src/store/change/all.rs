@@ -119,8 +119,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
         (spare, written): (&Spare, Written<'_>),
     ) -> Result<u64, UpdateError> {
         let (value, flags, expiry) = (Value::Given(written.value), 0, Expiry::Default);
-        let target =
-            Target { key, hash: self.hasher.hash(space, key), asked: None, spare: Some(spare) };
+        let target = Target {
+            key,
+            hash: self.hasher.hash(space, key),
+            asked: None,
+            spare: Some(spare),
+            weight: 1,
+        };
         let mut written = Some(written);
         let decide: &mut Decide<'_, '_> = &mut |_, _| Change::Put { value, flags, expiry };
         let done = self.try_update(space, target, now, decide, Decision::Again(None), &mut written);

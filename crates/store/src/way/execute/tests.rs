@@ -201,6 +201,65 @@ fn a_scan_of_rows_that_were_compressed_well_ends_early() {
     assert!(scanned.calls >= least, "{} calls, not {least}", scanned.calls);
 }
 
+/// A predicate of as many conditions as there can be, each a search.
+fn dear() -> Vec<u8> {
+    let searches: Vec<String> = (0..250).map(|n| format!("note contains 'x{n}'")).collect();
+    selection(&searches.join(" or "), "*").to_bytes().unwrap()
+}
+
+/// What a call does is bounded by what its predicate costs, too.
+#[test]
+fn a_scan_whose_predicate_costs_much_ends_early() {
+    const LEN: usize = 2000;
+    let store = store(16 << 20);
+    let space = create(&store, "rows", Codec::None);
+    for id in 0..3000u32 {
+        let mut row = row(id);
+        row.resize(LEN, b' ');
+        store.put(space, &id.to_be_bytes(), &row, 0, None, 1).unwrap();
+    }
+    for (wanted, passes) in
+        [(dear(), 250), (selection("note contains 'x'", "*").to_bytes().unwrap(), 1)]
+    {
+        let scanned = scan_all(&store, space, &wanted, ROOM);
+        assert_eq!((scanned.times, scanned.looked_at), (0, 3000));
+        // A call judges up to twice as many.
+        let least = 3000 * LEN * passes / (3 * LOOKED_BYTES);
+        let most = 3000 * LEN * passes / LOOKED_BYTES * 2 + 10;
+        assert!(
+            (least..most).contains(&scanned.calls),
+            "{} calls, not {least} to {most}",
+            scanned.calls
+        );
+    }
+}
+
+/// A value that is not long, but takes long to judge.
+#[test]
+fn a_value_whose_predicate_costs_much_is_left_for_later() {
+    let store = store(4 << 20);
+    let space = create(&store, "rows", Codec::None);
+    let mut long = row(7);
+    long.resize(LONG - 1000, b' ');
+    store.put(space, b"key", &long, 0, None, 1).unwrap();
+    for (predicate, is_dear) in
+        [(dear(), true), (selection("note contains 'x'", "*").to_bytes().unwrap(), false)]
+    {
+        let condition = Condition::Predicate(&predicate);
+        let call = Call { tablespace: space.0, key: b"key", condition, ..Call::default() };
+        let refused = Err(Refused::Condition.status());
+        for operation in [Operation::Get, Operation::Put, Operation::Delete] {
+            let ask = |effort| ask(effort, &store, operation, &call, ROOM).map(drop);
+            assert_eq!(ask(Effort::Short), if is_dear { Err(LATER) } else { refused });
+            assert_eq!(ask(Effort::Any), refused);
+        }
+        let scan = Call { tablespace: space.0, value: &predicate, ..Call::default() };
+        let short = ask(Effort::Short, &store, Operation::Scan, &scan, ROOM).map(drop);
+        assert_eq!(short, if is_dear { Err(LATER) } else { Ok(()) });
+        assert!(ask(Effort::Any, &store, Operation::Scan, &scan, ROOM).is_ok());
+    }
+}
+
 #[test]
 fn an_expiry_that_is_kept_is_that_of_the_item() {
     let store = store(1 << 20);

@@ -120,6 +120,17 @@ enum Next {
     Long(u64),
 }
 
+/// What there is in a partition behind a hash.
+#[derive(Clone, Copy, Debug)]
+struct Walked {
+    /// Buckets of the partition.
+    buckets: usize,
+    /// The lowest hash of an item that is too long; `u64::MAX` if there is none.
+    long: u64,
+    /// Bytes of the items.
+    len: usize,
+}
+
 type Visit<'v> = dyn FnMut(&Copied<'_>) -> Visited + 'v;
 
 impl<M: Memory, J: Journal> Store<M, J> {
@@ -277,19 +288,20 @@ impl<M: Memory, J: Journal> Store<M, J> {
         counts.nth((cursor.0 >> PARTITION_SHIFT) as usize).unwrap_or(0) as usize
     }
 
-    /// Finds a tablespace's slots in a partition behind the hash `last`, in no order, and lets the
-    /// lock go after so many buckets. Returns how many buckets there are.
+    /// Finds the slots in a partition behind the hash `last`, in no order, and lets the lock go
+    /// after so many buckets.
     fn walk(
         &self,
-        space: TablespaceId,
+        wanted: &Wanted<'_>,
         (partition, last): (u64, u64),
         at_once: u32,
         slots: &mut Vec<Slot>,
-    ) -> u32 {
+    ) -> Walked {
         // Where slots move meanwhile, some may be missed, or met twice: then it is all at once.
         for at_once in [at_once, u32::MAX] {
             slots.clear();
             let (mut next, mut moves) = (0, None);
+            let (mut long, mut len) = (u64::MAX, 0);
             loop {
                 let locked = self.table().lock(partition);
                 if *moves.get_or_insert(locked.inner.moves) != locked.inner.moves {
@@ -297,12 +309,17 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 }
                 let (count, end) = (locked.count(), at_once.saturating_add(next));
                 locked.each_slot(next..end.min(count), |slot| {
-                    if slot.tablespace == space && slot.hash.id() > last {
+                    let id = slot.hash.id();
+                    if slot.tablespace == wanted.space && id > last {
+                        if slot.len as usize > wanted.longest {
+                            long = long.min(id);
+                        }
+                        len += slot.len as usize;
                         slots.push(slot);
                     }
                 });
                 if end >= count {
-                    return count;
+                    return Walked { buckets: count as usize, long, len };
                 }
                 next = end;
             }
@@ -319,11 +336,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
         buffers: &mut Buffers,
     ) -> Next {
         let Buffers { slots, chosen: ids, .. } = buffers;
-        let walked = self.walk(wanted.space, (partition, last), WALKED_MAX as u32, slots);
-        budget.buckets = budget.buckets.saturating_sub(walked as usize);
-        let long = slots.iter().filter(|slot| slot.len as usize > wanted.longest);
-        let long = long.map(|slot| slot.hash.id()).min().unwrap_or(u64::MAX);
-        let len: usize = slots.iter().map(|slot| slot.len as usize).sum();
+        let at_once = WALKED_MAX as u32;
+        let Walked { buckets, long, len } = self.walk(wanted, (partition, last), at_once, slots);
+        budget.buckets = budget.buckets.saturating_sub(buckets);
         let mut next = Next::End;
         if long != u64::MAX {
             next = Next::Long(long);
@@ -423,7 +438,8 @@ mod cursor_tests {
         (0..3000).for_each(|key| put(&store, space, key, None));
         let walk = |at_once| {
             let mut slots = Vec::new();
-            store.walk(space, (1, 5), at_once, &mut slots);
+            let wanted = Wanted { space, now: 1, longest: usize::MAX, plan: None };
+            store.walk(&wanted, (1, 5), at_once, &mut slots);
             slots.into_iter().map(|slot| slot.hash).collect::<Vec<_>>()
         };
         let stay = walk(u32::MAX);

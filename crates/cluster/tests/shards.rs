@@ -208,7 +208,7 @@ fn a_long_command_at_a_backup_holds_no_changes_up() {
 /// That is what slots are given away for.
 #[test]
 fn a_group_whose_memory_is_full_gives_slots_away() {
-    let mut trial = Trial::new(&["a", "b"], 1);
+    let trial = Trial::new(&["a", "b"], 1);
     let (mut client, mut count) = (trial.client(), 0);
     for value in ["v".repeat(60_000), "v".repeat(100)] {
         let is_full = |said: Reply| match said {

@@ -187,12 +187,11 @@ fn objects_of_another_device_are_refused() {
     let [one, other] = [(); 2].map(|()| Device::open().unwrap());
     let [here, there] = [&one, &other].map(|device| device.alloc_pd().unwrap());
     let queue = other.create_cq(16).unwrap();
-    let options = QueuePairOptions { send_cq: Some(&queue), ..QueuePairOptions::default() };
+    let options = QueuePairOptions::new().send_cq(&queue);
     assert!(matches!(here.create_qp(&options), Err(CreateQpError::OtherDevice)));
     let srq = there.create_srq(16, 1).unwrap();
     let own = one.create_cq(16).unwrap();
-    let options =
-        QueuePairOptions { recv_cq: Some(&own), srq: Some(&srq), ..QueuePairOptions::default() };
+    let options = QueuePairOptions::new().recv_cq(&own).srq(&srq);
     assert!(matches!(here.create_qp(&options), Err(CreateQpError::OtherDevice)));
     let path = std::env::temp_dir().join(format!("remora-of-one-{}", std::process::id()));
     std::fs::write(&path, [1; 4096]).unwrap();

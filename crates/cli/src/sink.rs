@@ -67,15 +67,18 @@ impl Sink {
         matches!(self, Sink::Stream { is_shown: true, .. })
     }
 
-    /// Gives the file its name.
+    /// Gives the file its name, once it is on the disk: whenever the machine stops, there is the
+    /// file that was there before, or all of the new one.
     pub(crate) fn finish(mut self) -> Result<()> {
         match &mut self {
-            Sink::File { part, path, complete, .. } => {
-                fs::rename(part, &path).with_context(|| {
+            Sink::File { file, part, path, complete } => {
+                let unwritable = || format!("cannot write {}", path.display());
+                file.sync_all().with_context(unwritable)?;
+                fs::rename(part, &*path).with_context(|| {
                     format!("cannot rename the complete file to {}", path.display())
                 })?;
                 *complete = true;
-                Ok(())
+                sync_folder(path).with_context(unwritable)
             }
             Sink::Stream { stream, .. } => stream.flush().context("cannot write to the output"),
         }
@@ -106,6 +109,16 @@ impl Drop for Sink {
             // If the half-written file cannot be removed, nothing more can be done.
             fs::remove_file(part).ok();
         }
+    }
+}
+
+/// Makes a file's name last. In a folder that may be written to and not be read, the system does
+/// so in its own time.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match File::open(folder.unwrap_or(Path::new("."))) {
+        Ok(folder) => folder.sync_all(),
+        Err(_) => Ok(()),
     }
 }
 

@@ -178,6 +178,19 @@ fn what_was_acknowledged_outlives_a_kill() {
     }
 }
 
+/// A store that ends while its disk refuses says that changes are lost.
+#[test]
+fn an_end_that_loses_changes_is_an_error() {
+    let folder = Folder::new();
+    let home = folder.path("home");
+    std::fs::create_dir(&home).unwrap();
+    let mut served = Served::start(&["--dir", home.to_str().unwrap(), "--fsync", "everysec"]);
+    std::fs::remove_dir_all(&home).unwrap();
+    put(&served.node(), "key", "value");
+    drop(served.child.stdin.take());
+    assert_eq!(served.child.wait().unwrap().code(), Some(1));
+}
+
 /// What a store of damaged files has before the damage can be read and copied. Nothing is changed.
 #[test]
 fn what_comes_before_damage_is_served_to_be_read() {

@@ -45,6 +45,15 @@ pub trait Disk: Send + Sync {
     /// `NotFound` where there is none; else what the operating system says.
     fn open(&self, name: &str) -> io::Result<Self::File>;
 
+    /// The same, to read only: where nothing can be written, files are read nevertheless.
+    ///
+    /// # Errors
+    ///
+    /// As [`Disk::open`].
+    fn open_to_read(&self, name: &str) -> io::Result<Self::File> {
+        self.open(name)
+    }
+
     /// The names of all files, in no order.
     ///
     /// # Errors
@@ -74,12 +83,13 @@ pub trait Disk: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 
     /// Whether the directory, and an open file of it, are still where the next process looks for
-    /// them: a file that was removed takes all that is written, and nobody finds that again.
+    /// them, the file under this name: one that was removed or moved takes all that is written, and
+    /// nobody finds that again.
     ///
     /// # Errors
     ///
     /// What is not there any more; else what the operating system says.
-    fn check(&self, file: Option<&Self::File>) -> io::Result<()>;
+    fn check(&self, file: Option<(&str, &Self::File)>) -> io::Result<()>;
 
     /// Where the directory is, for messages to people.
     fn place(&self) -> String;
@@ -124,14 +134,20 @@ pub trait File: Send {
 ///
 /// As [`File::read_at`].
 pub(crate) fn read_full<F: File>(file: &F, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+    let (done, ended) = read_on(file, at, dst);
+    ended.map(|()| done)
+}
+
+/// Reads as [`read_full`] does, and answers how many bytes it has read, and why it did not go on.
+pub(crate) fn read_on<F: File>(file: &F, at: u64, dst: &mut [u8]) -> (usize, io::Result<()>) {
     let mut done = 0;
     while done < dst.len() {
         match file.read_at(at + done as u64, &mut dst[done..]) {
             Ok(0) => break,
             Ok(read) => done += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return (done, Err(error)),
         }
     }
-    Ok(done)
+    (done, Ok(()))
 }

@@ -175,7 +175,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let items = at_most.clamp(1, BATCH_MAX);
         let mut budget = ScanBudget { items, bytes: READ_MAX, buckets: WALKED_MAX, looked_at: 0 };
         let mut visit = |copied: &Copied<'_>| {
-            if copied.is_whole() { visit(&copied.item) } else { Visited::Next }
+            if copied.is_whole() {
+                return visit(&copied.item);
+            }
+            self.count_damage();
+            Visited::Next
         };
         self.scan_within(&wanted, cursor, &mut budget, &mut visit).cursor
     }
@@ -256,7 +260,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
             before = id;
             ahead.next().into_iter().for_each(fetch);
             let copied = self.copy_pinned(slot, wanted.now, &mut bytes);
-            if let Some(item) = Item::parse_unsummed(&bytes).filter(|_| copied) {
+            let item = if copied { Item::parse_unsummed(&bytes) } else { None };
+            if copied && item.is_none() {
+                self.count_damage();
+            }
+            if let Some(item) = item {
                 match visit(&Copied { item, bytes: &bytes }) {
                     Visited::NotTaken => {
                         flow = ControlFlow::Break(id - 1);

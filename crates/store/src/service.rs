@@ -485,8 +485,16 @@ impl Service {
     }
 }
 
-impl Drop for Service {
-    fn drop(&mut self) {
+impl Service {
+    /// Ends all connections, and writes the rest of the log.
+    ///
+    /// # Errors
+    /// What could not be written, in words: it is lost.
+    pub fn end(mut self) -> Result<(), String> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Result<(), String> {
         self.stop.store(true, Ordering::Relaxed);
         // All append to the log until they end.
         self.fronts = None;
@@ -496,7 +504,13 @@ impl Drop for Service {
             // A thread that has panicked has said so.
             let _ = thread.join();
         }
-        if let Some(Err(error)) = self.log.take().map(CommitThread::close) {
+        self.log.take().map_or(Ok(()), CommitThread::close)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
             tracing::error!("{error}");
         }
     }

@@ -53,17 +53,28 @@ fn nothing_is_acknowledged_in_a_directory_that_is_gone() {
 
 #[test]
 fn a_segment_that_is_gone_is_noticed() {
-    let own = Temporary::new("segment");
-    let (log, mut committer, _) = opened(&own.0);
-    let first = append(&log).unwrap();
-    committer.turn(1);
-    for entry in fs::read_dir(&own.0).unwrap() {
-        fs::remove_file(entry.unwrap().path()).unwrap();
+    let aside = Temporary::new("segment-aside");
+    let elsewhere = aside.0.join("elsewhere");
+    for is_moved in [false, true] {
+        let own = Temporary::new("segment");
+        let (log, mut committer, _) = opened(&own.0);
+        let first = append(&log).unwrap();
+        committer.turn(1);
+        let segment = fs::read_dir(&own.0).unwrap().next().unwrap().unwrap().path();
+        match is_moved {
+            true => fs::rename(&segment, &elsewhere).unwrap(),
+            false => fs::remove_file(&segment).unwrap(),
+        }
+        append(&log).unwrap();
+        is_refused(&log, committer.turn(2), "removed or moved");
+        is_refused(&log, committer.turn(100), "removed or moved");
+        assert_eq!((log.durable(), fs::read_dir(&own.0).unwrap().count()), (first, 0));
+        if is_moved {
+            fs::rename(&elsewhere, &segment).unwrap();
+            assert!(matches!(committer.turn(200), Turn::Synced(_)));
+            assert_eq!(log.durable(), log.last());
+        }
     }
-    append(&log).unwrap();
-    is_refused(&log, committer.turn(2), "removed");
-    is_refused(&log, committer.turn(100), "removed");
-    assert_eq!((log.durable(), fs::read_dir(&own.0).unwrap().count()), (first, 0));
 }
 
 #[test]

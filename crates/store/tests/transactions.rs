@@ -220,7 +220,7 @@ impl Disk for OpensAllBut {
         self.disk.sync()
     }
 
-    fn check(&self, file: Option<&Self::File>) -> io::Result<()> {
+    fn check(&self, file: Option<(&str, &Self::File)>) -> io::Result<()> {
         self.disk.check(file)
     }
 

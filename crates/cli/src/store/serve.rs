@@ -198,8 +198,9 @@ impl Serve {
         while !stop.load(Ordering::Relaxed) && !service.has_ended() {
             std::thread::sleep(LOOK);
         }
-        drop(service);
+        let ended = service.end();
         self.device.finish(&device);
+        ended.map_err(|error| anyhow!(error))?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -94,6 +94,10 @@ impl Disk for Directory {
         fs::OpenOptions::new().read(true).write(true).open(self.path.join(name))
     }
 
+    fn open_to_read(&self, name: &str) -> io::Result<fs::File> {
+        fs::File::open(self.path.join(name))
+    }
+
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -117,22 +121,31 @@ impl Disk for Directory {
         self.handle.sync_all()
     }
 
-    fn check(&self, file: Option<&fs::File>) -> io::Result<()> {
+    fn check(&self, file: Option<(&str, &fs::File)>) -> io::Result<()> {
         let gone = |what| Err(io::Error::new(io::ErrorKind::NotFound, what));
-        let own = self.handle.metadata()?;
-        match fs::metadata(&self.path) {
-            Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => {}
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => return gone("the directory was removed or moved"),
+        if !is_at(&self.path, &self.handle)? {
+            return gone("the directory was removed or moved");
         }
-        match file.map(fs::File::metadata).transpose()? {
-            Some(file) if file.nlink() == 0 => gone("the newest segment was removed"),
+        match file {
+            Some((name, file)) if !is_at(&self.path.join(name), file)? => {
+                gone("the newest segment was removed or moved")
+            }
             _ => Ok(()),
         }
     }
 
     fn place(&self) -> String {
         self.path.display().to_string()
+    }
+}
+
+/// Whether a path leads to what is open here.
+fn is_at(path: &Path, open: &fs::File) -> io::Result<bool> {
+    let own = open.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (own.dev(), own.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -179,6 +192,17 @@ mod tests {
         disk.remove("b").unwrap();
         assert!(disk.list().unwrap().is_empty());
         assert_eq!(disk.open("b").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_is_opened_to_be_read_is_not_written() {
+        let temporary = Temporary::new("read-only");
+        let disk = Directory::open(&temporary.0).unwrap();
+        disk.create("a").unwrap().write_at(0, b"hello").unwrap();
+        let mut file = disk.open_to_read("a").unwrap();
+        let mut bytes = [0; 5];
+        assert_eq!((read_full(&file, 0, &mut bytes).unwrap(), &bytes), (5, b"hello"));
+        file.write_at(0, b"other").unwrap_err();
     }
 
     #[test]

@@ -56,6 +56,10 @@ struct Medium {
     capacity: u64,
     /// Whether reads answer fewer bytes than asked for.
     short_reads: bool,
+    /// From which byte on files cannot be read, by number.
+    unreadable: BTreeMap<usize, usize>,
+    /// Whether nothing can be written.
+    read_only: bool,
     crashed: bool,
     restarts: u64,
 }
@@ -87,6 +91,8 @@ impl Faulty {
             error_one_in: 0,
             capacity: u64::MAX,
             short_reads: false,
+            unreadable: BTreeMap::new(),
+            read_only: false,
             crashed: false,
             restarts: 0,
         };
@@ -111,6 +117,22 @@ impl Faulty {
     /// Lets reads answer fewer bytes than they were asked for.
     pub fn read_short(&self) {
         self.lock().short_reads = true;
+    }
+
+    /// Lets reads of a file fail with an input/output error from this byte on.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such file.
+    pub fn fail_reads(&self, name: &str, from: usize) {
+        let mut state = self.lock();
+        let inode = *state.names.get(name).unwrap_or_else(|| panic!("there is no file {name}"));
+        state.unreadable.insert(inode, from);
+    }
+
+    /// From now on nothing can be written, nor a file be opened to be written to.
+    pub fn make_read_only(&self) {
+        self.lock().read_only = true;
     }
 
     /// How many steps there have been.
@@ -221,6 +243,7 @@ impl Medium {
 
     fn step(&mut self) -> io::Result<Outcome> {
         self.awake()?;
+        self.writable()?;
         let step = self.steps;
         self.steps += 1;
         match self.faults.remove(&step) {
@@ -238,6 +261,10 @@ impl Medium {
 
     fn awake(&self) -> io::Result<()> {
         if self.crashed { Err(io::Error::other("the machine has crashed")) } else { Ok(()) }
+    }
+
+    fn writable(&self) -> io::Result<()> {
+        if self.read_only { Err(io::ErrorKind::ReadOnlyFilesystem.into()) } else { Ok(()) }
     }
 
     fn used(&self) -> u64 {
@@ -353,6 +380,11 @@ impl Disk for Faulty {
     }
 
     fn open(&self, name: &str) -> io::Result<FaultyFile> {
+        self.lock().writable()?;
+        self.open_to_read(name)
+    }
+
+    fn open_to_read(&self, name: &str) -> io::Result<FaultyFile> {
         let state = self.lock();
         state.awake()?;
         let inode = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
@@ -392,11 +424,12 @@ impl Disk for Faulty {
         answer(outcome)
     }
 
-    fn check(&self, file: Option<&FaultyFile>) -> io::Result<()> {
+    fn check(&self, file: Option<(&str, &FaultyFile)>) -> io::Result<()> {
         let state = self.lock();
         state.awake()?;
-        let is_linked = |file: &FaultyFile| state.names.values().any(|inode| *inode == file.inode);
-        if file.is_none_or(is_linked) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+        let is_there =
+            |(name, file): (&str, &FaultyFile)| state.names.get(name) == Some(&file.inode);
+        if file.is_none_or(is_there) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     fn place(&self) -> String {
@@ -427,6 +460,12 @@ impl File for FaultyFile {
         let length = state.inodes[self.inode].bytes.len();
         let at = usize::try_from(at).unwrap_or(usize::MAX).min(length);
         let mut count = dst.len().min(length - at);
+        if let Some(from) = state.unreadable.get(&self.inode).filter(|from| at + count > **from) {
+            count = from.saturating_sub(at);
+            if count == 0 {
+                return answer(Outcome::Failed).map(|()| 0);
+            }
+        }
         if state.short_reads && count > 1 {
             count = 1 + state.below(count as u64) as usize;
         }

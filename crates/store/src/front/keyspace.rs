@@ -285,6 +285,12 @@ pub trait Keeper: Send + Sync + Debug {
     /// any thread, and until the keeper goes. It must not wait.
     fn listen(&self, _listener: Box<dyn Fn() + Send + Sync>) {}
 
+    /// Why the disk takes no changes at the moment, if it does not: were the process to end now,
+    /// changes that were answered would be lost.
+    fn refuses(&self) -> Option<String> {
+        None
+    }
+
     /// Writes the whole store to the disk: before it returns, or on its own.
     ///
     /// # Errors

@@ -34,8 +34,10 @@ pub struct Committer<D: Disk> {
     disk: Arc<D>,
     log: Log,
     segment: Option<Segment<D::File>>,
-    /// The segment that was no longer in its place, or whose directory was not.
-    lost: Option<D::File>,
+    /// The segment before that one; or the last one that was written, where there is none now.
+    before: Option<Segment<D::File>>,
+    /// That one was no longer in its place, or its directory was not.
+    is_lost: bool,
     /// What is not on the disk for sure, oldest first.
     unsynced: Vec<Group>,
     unsynced_bytes: usize,
@@ -46,12 +48,18 @@ pub struct Committer<D: Disk> {
     retry_ms: Option<u64>,
 }
 
-struct Segment<F> {
-    file: F,
+/// A segment that is written to, or was.
+pub(super) struct Segment<F> {
+    pub(super) file: F,
+    pub(super) name: String,
+    /// Where its records' checksums begin.
+    pub(super) salt: u64,
     /// Where the next group goes.
-    end: u64,
+    pub(super) end: u64,
+    /// Where what is synced ends.
+    pub(super) synced: u64,
     /// Up to where the file has zeros.
-    ahead: u64,
+    pub(super) ahead: u64,
 }
 
 /// What a turn came to.
@@ -68,12 +76,14 @@ pub enum Turn {
 }
 
 impl<D: Disk> Committer<D> {
-    pub(crate) fn new(disk: Arc<D>, log: Log) -> Committer<D> {
+    /// What writes to a log that was read back, whose last segment is `before`.
+    pub(super) fn new(disk: Arc<D>, log: Log, before: Option<Segment<D::File>>) -> Committer<D> {
         Committer {
             disk,
             log,
             segment: None,
-            lost: None,
+            before,
+            is_lost: false,
             unsynced: Vec::new(),
             unsynced_bytes: 0,
             cut: None,
@@ -104,9 +114,7 @@ impl<D: Disk> Committer<D> {
             turn = self.turn_with(now_ms, true);
         }
         let Some(segment) = &mut self.segment else { return turn };
-        let bytes = mark(&self.log);
-        let marked = segment.file.write_at(segment.end, &bytes).and_then(|()| segment.file.sync());
-        segment.end += bytes.len() as u64;
+        let marked = segment.mark(&self.log);
         marked.map_or_else(|error| self.refuse(now_ms, &error), |()| turn)
     }
 
@@ -167,11 +175,11 @@ impl<D: Disk> Committer<D> {
                         None => self.sync(now_ms)?,
                     };
                 }
-                self.segment = None;
+                (self.segment, self.before) = (None, None);
                 remove_after(&*self.disk, to)?;
             }
             Cut::All => {
-                (self.segment, self.unsynced_bytes) = (None, 0);
+                (self.segment, self.before, self.unsynced_bytes) = (None, None, 0);
                 self.unsynced.clear();
                 adopt(&*self.disk)?;
             }
@@ -198,7 +206,8 @@ impl<D: Disk> Committer<D> {
     /// Writes the last group; answers how many records that made durable.
     fn write(&mut self, now_ms: u64) -> io::Result<usize> {
         let Some(group) = self.unsynced.last_mut() else { return Ok(0) };
-        group.batch.set_mark(&mark(&self.log));
+        let salt = self.log.options().salt;
+        group.batch.set_mark(&mark(&self.log, salt));
         let length = group.batch.len() as u64;
         let limit = self.log.options().segment_bytes;
         let Some(segment) = self.segment.as_mut().filter(|s| s.end + length <= limit) else {
@@ -232,18 +241,19 @@ impl<D: Disk> Committer<D> {
     }
 
     /// Begins a segment with all that is not synced. It gets its name when it is on the disk, so
-    /// that a segment with a name has all of its header and of these records. Answers how many
-    /// records that made durable.
+    /// that a segment with a name has all of its header and of these records. The one before says
+    /// then that there is another. Answers how many records that made durable.
     fn begin_segment(&mut self, now_ms: u64) -> io::Result<usize> {
-        self.segment = None;
-        self.disk.check(self.lost.as_ref())?;
-        self.lost = None;
+        self.leave_segment();
+        let lost = self.before.as_ref().filter(|_| self.is_lost);
+        self.disk.check(lost.map(|segment| (&*segment.name, &segment.file)))?;
+        self.is_lost = false;
+        let salt = self.log.options().salt;
         let Some(group) = self.unsynced.last_mut() else { return Ok(self.synced(now_ms)) };
-        group.batch.set_mark(&mark(&self.log));
+        group.batch.set_mark(&mark(&self.log, salt));
         let first = self.unsynced[0].first;
         let name = segment_name(first);
         let temporary = format!("{name}{TEMPORARY}");
-        let salt = self.log.options().salt;
         let header = SegmentHeader { first, salt, created_ms: now_ms };
         let mut file = self.disk.create(&temporary)?;
         file.write_at(0, &header.encode(LOG_MAGIC))?;
@@ -255,24 +265,32 @@ impl<D: Disk> Committer<D> {
         file.sync()?;
         self.disk.rename(&temporary, &name)?;
         self.disk.sync()?;
-        self.segment = Some(Segment { file, end, ahead: end });
+        self.segment = Some(Segment { file, name, salt, end, synced: end, ahead: end });
         self.log.count(|stats| {
             stats.segments += 1;
             stats.commits += 1;
         });
-        Ok(self.synced(now_ms))
+        let records = self.synced(now_ms);
+        if let Some(mut before) = self.before.take() {
+            // All is kept without this mark, too: it tells when the new segment is missing.
+            _ = before.mark(&self.log);
+        }
+        Ok(records)
+    }
+
+    fn leave_segment(&mut self) {
+        self.before = self.segment.take().or(self.before.take());
     }
 
     /// Syncs all that was written, where the next process finds it; answers how many records that
     /// made durable.
     fn sync(&mut self, now_ms: u64) -> io::Result<usize> {
-        if let Some(mut segment) = self.segment.take() {
+        if let Some(segment) = &mut self.segment {
             segment.file.sync()?;
-            if let Err(gone) = self.disk.check(Some(&segment.file)) {
-                self.lost = Some(segment.file);
-                return Err(gone);
-            }
-            self.segment = Some(segment);
+            let is_there = self.disk.check(Some((&*segment.name, &segment.file)));
+            self.is_lost = is_there.is_err();
+            is_there?;
+            segment.synced = segment.end;
         }
         Ok(self.synced(now_ms))
     }
@@ -292,7 +310,7 @@ impl<D: Disk> Committer<D> {
     /// The disk refuses: nobody may change the store until it does not.
     fn refuse(&mut self, now_ms: u64, error: &io::Error) -> Turn {
         // What was written since the last sync is written again elsewhere.
-        self.segment = None;
+        self.leave_segment();
         if let Some(first) = self.unsynced.first().map(|group| group.first) {
             // A file that was begun in vain is removed at the next start, if it is not now.
             _ = self.disk.remove(&format!("{}{TEMPORARY}", segment_name(first)));
@@ -317,15 +335,27 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The mark that says how far the log is synced.
-fn mark(log: &Log) -> Vec<u8> {
+/// The mark that says how far the log is synced, for a segment of this salt.
+fn mark(log: &Log, salt: u64) -> Vec<u8> {
     let fields = Fields::synced();
     let mut bytes = Vec::with_capacity(HEADER);
-    fields.encode(log.durable(), fields.checksum_contents(log.options().salt), &mut bytes);
+    fields.encode(log.durable(), fields.checksum_contents(salt), &mut bytes);
     bytes
 }
 
 impl<F: File> Segment<F> {
+    /// Writes behind what is synced how far the log is, and that no record follows: if one does, it
+    /// is of a group that was not synced here, and is in the next segment.
+    fn mark(&mut self, log: &Log) -> io::Result<()> {
+        let mut bytes = mark(log, self.salt);
+        self.end = self.synced + bytes.len() as u64;
+        bytes.extend_from_slice(&[0; HEADER]);
+        self.file.write_at(self.synced, &bytes)?;
+        self.file.sync()?;
+        self.synced = self.end;
+        Ok(())
+    }
+
     /// Writes zeros after the last group, if there are none.
     fn write_ahead(&mut self, limit: u64) -> io::Result<()> {
         if self.end <= self.ahead {

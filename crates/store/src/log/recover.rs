@@ -88,7 +88,7 @@ pub fn open_telling<M: Memory, D: Disk>(
     let store = Store::new(memory, log.clone(), store)?;
     let mut player = Player::new(&store, step_ms);
     let mut reading = progress.begin(&**disk)?;
-    let (committer, recovery) =
+    let (mut committer, recovery) =
         read_directory(disk, &log, Parts::Whole, &mut |_, position, fields| {
             reading.add(fields);
             player.play(position, fields)
@@ -102,7 +102,8 @@ pub fn open_telling<M: Memory, D: Disk>(
         reason,
     };
     player.finish(last, now_ms).map_err(failed)?;
-    note_evictions(&store).map_err(|error| failed((last, error.to_string())))?;
+    let noted = note_evictions(&store, &mut committer, now_ms);
+    noted.map_err(|error| failed((last, error.to_string())))?;
     Ok(Recovered { store, committer, recovery })
 }
 
@@ -156,7 +157,7 @@ pub fn salvage<M: Memory, D: Disk>(
     let read = read_files(disk, visit, |from, visit| replay(disk, from, Parts::Whole, visit));
     let damage = match read {
         Ok(_) => None,
-        Err(damage) if damage.is_damage() => Some(damage),
+        Err(damage) if damage.is_damage() || damage.is_unreadable() => Some(damage),
         Err(error) => return Err(error.into()),
     };
     drop(reading);
@@ -220,24 +221,35 @@ fn read_files<D: Disk>(
     };
     let snapshot = newest.map(load).transpose()?;
     let from = newest.unwrap_or(Position::NONE);
-    let log = read_log(from, &mut |at, fields| visit(Source::Log, at, fields))?;
-    let (place, last) = (disk.place(), log.last);
-    if let Some(expected) = snapshot.map(|loaded| loaded.end).filter(|end| *end > last) {
+    let end = snapshot.map_or(Position::NONE, |loaded| loaded.end);
+    let log = read_log(from, &mut |at, fields| visit(Source::Log, at, fields));
+    let log = log.map_err(|error| error.needed_by(end))?;
+    let (place, last, expected) = (disk.place(), log.last, end);
+    if expected > last {
         return Err(ReplayError::TooShort { place, last, expected });
     }
     Ok(Recovery { snapshot, log })
 }
 
 /// Keys that were evicted to make room for others are gone for good: the log says so, unless a
-/// later record brought them back.
-fn note_evictions<M: Memory>(store: &Store<M, Log>) -> Result<(), LogError> {
+/// later record brought them back. They may be more than the log takes before it writes some.
+fn note_evictions<M: Memory, D: Disk>(
+    store: &Store<M, Log>,
+    committer: &mut Committer<D>,
+    now_ms: u64,
+) -> Result<(), LogError> {
     let spaces = store.tablespaces();
     for (space, key) in store.journal().take_evicted() {
         let tablespace = TablespaceId(space);
         let there = spaces.iter().any(|info| info.id == tablespace);
         if there && store.get(tablespace, &key, 0, &mut Vec::new()).is_none() {
             let fields = Fields { tablespace: space, key: &key, ..Fields::of(Operation::Delete) };
-            store.journal().append(&fields)?;
+            let mut noted = store.journal().append(&fields);
+            if matches!(noted, Err(LogError::Behind { .. })) {
+                committer.turn(now_ms);
+                noted = store.journal().append(&fields);
+            }
+            noted?;
         }
     }
     Ok(())

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use remora::memory::PageAligned;
 
+use super::commit::Segment;
 use super::replay::segments;
-use super::segment::{TEMPORARY, segment_name};
+use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, TEMPORARY, segment_name};
 use super::{Committer, Fields, Log, Parts, Position, ReplayError, Replayed, replay};
 use crate::disk::{Disk, File, read_full};
 
@@ -27,33 +28,45 @@ pub fn open_log<D: Disk>(
     visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
 ) -> Result<(Committer<D>, Replayed), ReplayError> {
     let replayed = replay(&**disk, from, parts, visit)?;
-    settle(&**disk, replayed.unsure)?;
+    let last = settle(&**disk, &replayed)?;
     log.begin(replayed.last);
-    Ok((Committer::new(Arc::clone(disk), log.clone()), replayed))
+    Ok((Committer::new(Arc::clone(disk), log.clone(), last), replayed))
 }
 
 /// What was read back may be in the memory of the operating system only, if the store's process
 /// ended and the machine did not: since it was never synced, or since a sync has failed, after
 /// which the next ones say nothing. So what is not known to be on the disk is written again, and is
-/// there before anybody sees it.
-fn settle<D: Disk>(disk: &D, unsure: u64) -> Result<(), ReplayError> {
+/// there before anybody sees it. Answers the last segment.
+fn settle<D: Disk>(disk: &D, replayed: &Replayed) -> Result<Option<Segment<D::File>>, ReplayError> {
     let failed = |file: &str, source: io::Error| ReplayError::Io {
         place: disk.place(),
         file: file.to_owned(),
         source,
     };
-    if let Some(last) = segments(disk)?.last() {
-        let name = segment_name(*last);
-        let file = disk.open(&name).and_then(|mut file| write_again(&mut file, unsure));
-        file.map_err(|source| failed(&name, source))?;
-    }
+    let settled = |name: String| {
+        let mut file = disk.open(&name)?;
+        write_again(&mut file, replayed.unsure)?;
+        segment_of(file, name, replayed.end)
+    };
+    let last = segments(disk)?.last().map(|first| segment_name(*first));
+    let last = last.map(|name| settled(name.clone()).map_err(|source| failed(&name, source)));
+    let last = last.transpose()?;
     for name in disk.list().map_err(|source| failed(".", source))? {
         // A file that a crash left before it was whole.
         if name.ends_with(TEMPORARY) {
             disk.remove(&name).map_err(|source| failed(&name, source))?;
         }
     }
-    disk.sync().map_err(|source| failed(".", source))
+    disk.sync().map_err(|source| failed(".", source))?;
+    Ok(last)
+}
+
+/// A segment whose records end at `end`.
+fn segment_of<F: File>(file: F, name: String, end: u64) -> io::Result<Segment<F>> {
+    let mut header = [0; SEGMENT_HEADER];
+    let read = read_full(&file, 0, &mut header)?;
+    let header = SegmentHeader::decode(LOG_MAGIC, &header[..read]).map_err(io::Error::other)?;
+    Ok(Segment { file, name, salt: header.salt, end, synced: end, ahead: end })
 }
 
 /// Writes the bytes of a file again, from this one on, and syncs them.

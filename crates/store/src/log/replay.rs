@@ -30,6 +30,10 @@ pub struct Replayed {
     pub torn: Option<Torn>,
     /// From which byte of the last segment on nothing says that its records are on the disk.
     pub unsure: u64,
+    /// Where its records end, in bytes.
+    pub end: u64,
+    /// The last position that a mark in it names.
+    pub marked: Position,
 }
 
 /// A torn tail: what a crash left of a write that nobody was told of.
@@ -57,10 +61,7 @@ pub enum ReplayError {
         source: io::Error,
     },
     /// A file is not what its name says.
-    #[error(
-        "{place}/{file} is damaged: {reason}; restore it from a copy, or move it and the segments \
-         after it elsewhere to start with what comes before, and without the changes in them"
-    )]
+    #[error("{place}/{file} is damaged: {reason}; restore it from a copy")]
     NoSegment {
         /// The directory.
         place: String,
@@ -88,6 +89,27 @@ pub enum ReplayError {
         /// What is wrong with the bytes there.
         reason: &'static str,
     },
+    /// A record that was on the disk cannot be read, and a snapshot needs those behind it.
+    #[error(
+        "{place}/{file} is damaged at byte {offset}, in the record after position {after}: \
+         {reason}. A snapshot there needs the log up to position {end}, so the store cannot start \
+         with what comes before: restore the file from a copy; or serve what comes before \
+         (remora store serve --damaged), and load its dump into a new store"
+    )]
+    Needed {
+        /// The directory.
+        place: String,
+        /// The file.
+        file: String,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// The last record that could be read.
+        after: Position,
+        /// What is wrong with the bytes there.
+        reason: &'static str,
+        /// The last record that the snapshot needs.
+        end: Position,
+    },
     /// A segment is missing.
     #[error(
         "{place} lacks the log from position {from} to {to}: a file was removed; restore the files \
@@ -103,8 +125,8 @@ pub enum ReplayError {
     },
     /// The log ends before something that only a later log explains.
     #[error(
-        "the log in {place} ends at position {last}, but a snapshot there has changes up to \
-         {expected}: its last files are missing or cut; restore them from a copy"
+        "the log in {place} ends at position {last}, but its other files know of changes up to \
+         {expected}: its last ones are missing or cut; restore them from a copy"
     )]
     TooShort {
         /// The directory.
@@ -151,10 +173,30 @@ impl ReplayError {
         match self {
             ReplayError::NoSegment { .. }
             | ReplayError::Corrupt { .. }
+            | ReplayError::Needed { .. }
             | ReplayError::Missing { .. }
             | ReplayError::TooShort { .. }
             | ReplayError::Snapshot { .. } => true,
             ReplayError::Io { .. } | ReplayError::Apply { .. } => false,
+        }
+    }
+
+    /// Whether the system cannot read a file, which ends there for those who only look.
+    pub(super) fn is_unreadable(&self) -> bool {
+        match self {
+            ReplayError::Io { file, source, .. } => file != "." && source.raw_os_error().is_some(),
+            _ => false,
+        }
+    }
+
+    /// The same, where a snapshot needs the log up to `end`: a log that is cut off before that is
+    /// of no use.
+    pub(super) fn needed_by(self, end: Position) -> ReplayError {
+        match self {
+            ReplayError::Corrupt { place, file, offset, after, reason } if after < end => {
+                ReplayError::Needed { place, file, offset, after, reason, end }
+            }
+            other => other,
         }
     }
 }
@@ -241,11 +283,12 @@ impl<D: Disk> OneSegment<'_, D> {
     ) -> Result<(), ReplayError> {
         let mut reader = self.open(replayed)?;
         replayed.segments += 1;
-        replayed.unsure = reader.offset();
+        (replayed.unsure, replayed.marked) = (reader.offset(), Position::NONE);
         loop {
             let at = reader.offset();
             match reader.next().map_err(|source| self.io(source))? {
                 Next::Record(synced, fields) if fields.operation == Operation::Synced => {
+                    replayed.marked = replayed.marked.max(synced);
                     if synced >= replayed.last {
                         replayed.unsure = at;
                     }
@@ -272,7 +315,7 @@ impl<D: Disk> OneSegment<'_, D> {
     }
 
     fn open(&self, replayed: &mut Replayed) -> Result<Reader<D::File>, ReplayError> {
-        let file = self.disk.open(&self.file).map_err(|source| self.io(source))?;
+        let file = self.disk.open_to_read(&self.file).map_err(|source| self.io(source))?;
         let reader = match Reader::open(file, LOG_MAGIC).map_err(|source| self.io(source))? {
             Ok(reader) if reader.header().first == self.first => reader,
             Ok(_) => return Err(self.no_segment(NoSegment::Name)),
@@ -300,6 +343,7 @@ impl<D: Disk> OneSegment<'_, D> {
         at: u64,
         reason: Option<&'static str>,
     ) -> Result<(), ReplayError> {
+        replayed.end = at;
         if self.limit.is_some() {
             return self.complete(replayed, at, reason.unwrap_or("it is missing"));
         }

@@ -10,7 +10,7 @@ use remora::memory::PageAligned;
 
 use super::Position;
 use super::record::{ALIGN, Fields, HEADER, MAX_RECORD, NoRecord, mark, whole};
-use crate::disk::{File, read_full};
+use crate::disk::{File, read_full, read_on};
 
 /// The length of a segment's header in bytes.
 pub const SEGMENT_HEADER: usize = 64;
@@ -220,10 +220,12 @@ impl<F: File> Reader<F> {
         self.next = 0;
         let have = self.buffer.len();
         self.buffer.resize(needed.max(READ).max(have), 0);
-        let read = read_full(&self.file, self.base + have as u64, &mut self.buffer[have..])?;
-        self.whole = have + read < self.buffer.len();
+        let from = self.base + have as u64;
+        let (read, ended) = read_on(&self.file, from, &mut self.buffer[have..]);
+        self.whole = ended.is_ok() && have + read < self.buffer.len();
         self.buffer.truncate(have + read);
-        Ok(())
+        // What comes before a place that cannot be read is a part of the file still.
+        if read > 0 { Ok(()) } else { ended }
     }
 }
 

@@ -275,19 +275,76 @@ fn a_cut_of_any_other_segment_or_of_a_header_is_refused() {
     for (index, file) in files.iter().enumerate() {
         let last = index + 1 == files.len();
         let length = world.disk.contents(file).unwrap().len();
-        for cut in 0..if last { SEGMENT_HEADER } else { length } {
+        // (Of others than the last, the mark at their end may be missing.)
+        for cut in 0..if last { SEGMENT_HEADER } else { length - 2 * HEADER } {
             let disk = world.disk.copy(1);
             disk.damage(file, |bytes| bytes.truncate(cut));
             let refused = values(&disk, Position::NONE).unwrap_err().to_string();
             assert!(refused.contains(file), "{refused}");
         }
-        if !last {
-            let disk = world.disk.copy(1);
-            disk.remove(file).unwrap();
-            let refused = values(&disk, Position::NONE).unwrap_err();
-            let named =
-                matches!(refused, ReplayError::Missing { .. } | ReplayError::Corrupt { .. });
-            assert!(named, "{refused}");
+        let disk = world.disk.copy(1);
+        disk.remove(file).unwrap();
+        let refused = values(&disk, Position::NONE).unwrap_err();
+        let named = match refused {
+            ReplayError::TooShort { .. } => last,
+            ReplayError::Missing { .. } | ReplayError::Corrupt { .. } => !last,
+            _ => false,
+        };
+        assert!(named, "{refused}");
+    }
+}
+
+/// A snapshot leaves the last segment at least.
+#[test]
+fn a_log_that_is_missing_behind_a_snapshot_is_missed() {
+    let world = written(Fsync::No);
+    let last = log_files(&world.disk).pop().unwrap();
+    let before = Position::new(0, segment_first(&last).unwrap().counter() - 1);
+    remove_before(&*world.disk, before).unwrap();
+    assert!(values(&world.disk, before).is_ok());
+    world.disk.remove(&last).unwrap();
+    let missing = values(&world.disk, before).unwrap_err();
+    assert!(matches!(missing, ReplayError::Missing { .. }), "{missing}");
+}
+
+/// The segment before may be this process's or an earlier one's, and end in order, or where the
+/// disk failed or the process ended.
+#[test]
+fn a_newest_segment_that_is_missing_is_missed() {
+    for (life, step) in (0..3).flat_map(|life| (0..5).map(move |step| (life, step))) {
+        let mut world = World::new(Faulty::new(3), options(Fsync::Always));
+        world.append(10);
+        world.turn();
+        world.append(20);
+        match life {
+            0 => {
+                world.disk.fault_at(world.disk.steps() + step, Fault::Error);
+                world.turn();
+                world.now_ms += 100;
+            }
+            1 => {
+                world.disk.fault_at(world.disk.steps() + step, Fault::Crash);
+                world.turn();
+                world = world.crash_and_open(options(Fsync::Always));
+            }
+            _ => {
+                world.committer.finish(world.now_ms);
+                let other = Options { salt: 10 + step, ..options(Fsync::Always) };
+                let World { disk, appended, .. } = world;
+                world = World::open(disk, other, appended, 2).unwrap();
+            }
+        }
+        world.append(30);
+        while world.log.durable() < world.log.last() {
+            world.now_ms += 100;
+            world.turn();
+        }
+        let files = log_files(&world.disk);
+        assert_eq!(values(&world.disk, Position::NONE).unwrap().0, world.appended);
+        if let [.., last] = &files[1..] {
+            world.disk.remove(last).unwrap();
+            let missing = values(&world.disk, Position::NONE).unwrap_err();
+            assert!(matches!(missing, ReplayError::TooShort { .. }), "{life}, {step}: {missing}");
         }
     }
 }

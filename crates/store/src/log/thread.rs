@@ -188,8 +188,8 @@ mod tests {
             self.disk.sync()
         }
 
-        fn check(&self, file: Option<&StuckFile>) -> io::Result<()> {
-            self.disk.check(file.map(|file| &file.file))
+        fn check(&self, file: Option<(&str, &StuckFile)>) -> io::Result<()> {
+            self.disk.check(file.map(|(name, file)| (name, &file.file)))
         }
 
         fn place(&self) -> String {

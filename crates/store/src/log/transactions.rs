@@ -52,7 +52,18 @@ pub fn replay<D: Disk>(
             if let Some((records, before, file, offset)) = unfinished.left() {
                 let reason = "the transaction that begins there has no end";
                 (replayed.last, replayed.torn) = (before, Some(Torn { file, offset, reason }));
+                replayed.end = offset;
                 replayed.records -= records;
+            }
+            // (A group's log may have been cut between two segments, and a copy of another node's
+            // store has none.)
+            if replayed.segments == 0 && from > Position::NONE {
+                let (place, to) = (disk.place(), Position::new(from.epoch(), from.counter() + 1));
+                return Err(ReplayError::Missing { place, from, to });
+            }
+            if replayed.marked > replayed.last {
+                let (place, last, expected) = (disk.place(), replayed.last, replayed.marked);
+                return Err(ReplayError::TooShort { place, last, expected });
             }
             replayed
         }

@@ -155,6 +155,10 @@ where
         true
     }
 
+    fn refuses(&self) -> Option<String> {
+        self.log().read_only().map(|reason| reason.to_string())
+    }
+
     fn hasten(&self, version: u64) {
         self.log().hurry(Position::from_number(version));
     }

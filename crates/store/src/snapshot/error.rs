@@ -16,6 +16,16 @@ pub enum SaveError {
         /// What the operating system says.
         reason: String,
     },
+    /// Items are missing, and the files that have them must stay.
+    #[error(
+        "no snapshot was made: {items} items are damaged in the store's memory. The snapshot and \
+         the log from before have them as they were: start the store again, or give their keys \
+         other values"
+    )]
+    Damaged {
+        /// How often damage was seen.
+        items: u64,
+    },
     /// The store is another one now.
     #[error(
         "no snapshot was made: a copy of another node's store has come in the place of this one"

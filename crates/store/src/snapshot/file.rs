@@ -15,6 +15,9 @@ use crate::log::{
 
 /// So much is gathered before it is written, in bytes.
 const BUFFER: usize = 256 << 10;
+/// So much is written before it is synced, in bytes. All of a long snapshot at once would keep the
+/// disk from the log, whose syncs come at the same time.
+const UNSYNCED: u64 = 32 << 20;
 /// What a group's node knows is written in records of at most so many bytes.
 const NODE_PIECE: usize = 1 << 20;
 /// The name of another node's snapshot that is to stand in the place of all that is there.
@@ -28,6 +31,7 @@ pub struct SnapshotFile<D: Disk> {
     salt: u64,
     buffer: Vec<u8>,
     written: u64,
+    synced: u64,
     records: u64,
     finished: bool,
 }
@@ -78,7 +82,17 @@ impl<D: Disk> SnapshotFile<D> {
         let header = SegmentHeader { first: covered, salt, created_ms: now_ms };
         let buffer = header.encode(SNAPSHOT_MAGIC).to_vec();
         let disk = Arc::clone(disk);
-        Ok(SnapshotFile { disk, file, name, salt, buffer, written: 0, records: 0, finished: false })
+        Ok(SnapshotFile {
+            disk,
+            file,
+            name,
+            salt,
+            buffer,
+            written: 0,
+            synced: 0,
+            records: 0,
+            finished: false,
+        })
     }
 
     /// Adds a tablespace (a [`Operation::Create`]) or an item (a [`Operation::Put`]) of a version.
@@ -143,6 +157,10 @@ impl<D: Disk> SnapshotFile<D> {
         self.file.write_at(self.written, &self.buffer)?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
+        if self.written - self.synced >= UNSYNCED {
+            self.file.sync()?;
+            self.synced = self.written;
+        }
         Ok(())
     }
 }
@@ -191,7 +209,7 @@ pub fn adopt<D: Disk>(disk: &D) -> io::Result<()> {
     if !names.iter().any(|name| name == COPY) {
         return Ok(());
     }
-    let copy = Reader::open(disk.open(COPY)?, SNAPSHOT_MAGIC)?.map_err(io::Error::other)?;
+    let copy = Reader::open(disk.open_to_read(COPY)?, SNAPSHOT_MAGIC)?.map_err(io::Error::other)?;
     let covered = copy.header().first;
     for name in names {
         if segment_first(&name).is_some() || snapshot_position(&name).is_some() {
@@ -312,7 +330,7 @@ fn open<D: Disk>(disk: &D, covered: Position) -> Result<(Reader<D::File>, String
         let (place, file, reason) = (disk.place(), file.clone(), reason.to_string());
         ReplayError::Snapshot { place, file, offset: 0, reason }
     };
-    let opened = disk.open(&file).map_err(io)?;
+    let opened = disk.open_to_read(&file).map_err(io)?;
     match Reader::open(opened, SNAPSHOT_MAGIC).map_err(io)? {
         Ok(reader) if reader.header().first == covered => Ok((reader, file)),
         Ok(_) => Err(damaged(NoSegment::Name)),
@@ -436,6 +454,24 @@ mod tests {
         adopt(&*disk).unwrap();
         assert_eq!(read(&disk, 3).unwrap().0.covered, Position::new(0, 3));
         assert!(copy(9).is_ok());
+    }
+
+    /// So the last sync of a long one is short.
+    #[test]
+    fn a_long_snapshot_is_synced_as_it_is_written() {
+        let disk = Arc::new(Faulty::new(1));
+        let mut file = SnapshotFile::create(&disk, Position::new(0, 9), 5, 77).unwrap();
+        disk.sync().unwrap();
+        let value = vec![7; 1 << 20];
+        for version in 0..40 {
+            let fields = Fields { key: b"key", value: &value, ..Fields::of(Operation::Put) };
+            file.add(Position::new(0, version), &fields).unwrap();
+        }
+        disk.restart();
+        let name = format!("{}{TEMPORARY}", snapshot_name(Position::new(0, 9)));
+        // (Of a write that is not synced, some is there all the same.)
+        let left = disk.contents(&name).unwrap().into_iter().filter(|byte| *byte == 7).count();
+        assert!(left as u64 > UNSYNCED - (1 << 20), "{left}");
     }
 
     #[test]

@@ -193,6 +193,9 @@ impl<D: Disk> Snapshots<D> {
         let failed = |error: io::Error| self.failed(&error);
         let mut walk = Walk::begin(store, &self.disk, now_ms()).map_err(failed)?;
         while walk.step().map_err(failed)? {}
+        if let items @ 1.. = walk.damaged() {
+            return Err(SaveError::Damaged { items });
+        }
         let (covered, items, end) = (walk.covered(), walk.items(), walk.needs());
         let _held = store.journal().settle(walk.begun(), end)?;
         let bytes = walk.finish(end).map_err(failed)?;

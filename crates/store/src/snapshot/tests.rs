@@ -8,8 +8,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::codec::Codec;
 use crate::disk::{Disk, Fault, Faulty};
-use crate::log::{Committer, Fsync, Log, Options, RecoverError, Recovered, Recovery, open};
-use crate::memory::Heap;
+use crate::log::{
+    Committer, Fsync, Log, Options, Progress, RecoverError, Recovered, Recovery, open, salvage,
+};
+use crate::memory::{Heap, Memory};
 use crate::store::{self, Change, Expiry, Store, Value};
 use crate::tablespace::{Eviction, TablespaceId, TablespaceOptions};
 
@@ -21,8 +23,12 @@ fn log_options(fsync: Fsync) -> Options {
 }
 
 fn reopen(disk: &Arc<Faulty>, fsync: Fsync) -> Result<Recovered<Heap, Faulty>, RecoverError> {
+    reopen_with(disk, log_options(fsync))
+}
+
+fn reopen_with(disk: &Arc<Faulty>, log: Options) -> Result<Recovered<Heap, Faulty>, RecoverError> {
     let options = store::Options::new(4 << 20, 5);
-    open(disk, Heap::new(options.memory_len()), options, log_options(fsync), 0)
+    open(disk, Heap::new(options.memory_len()), options, log, 0)
 }
 
 /// All that a store has, and the version of each item.
@@ -470,7 +476,7 @@ fn a_log_that_ends_before_its_snapshot_is_refused() {
     let log = disk.list().unwrap().into_iter().find(|name| name.starts_with("log-")).unwrap();
     disk.remove(&log).unwrap();
     let Err(refused) = reopen(&disk, Fsync::No) else { panic!("it was opened") };
-    assert!(refused.to_string().contains("but a snapshot there has changes up to"), "{refused}");
+    assert!(refused.to_string().contains("memory lacks the log from position"), "{refused}");
 }
 
 #[test]
@@ -660,7 +666,93 @@ fn a_cache_with_a_quota_is_read_back() {
     }
     committer.finish(100);
     let before = contents(&store);
-    let (store, _, _) = recovered(&disk);
+    // What the log is told meanwhile is more than it takes before it writes some.
+    let log = Options { behind_bytes: 500, ..log_options(Fsync::No) };
+    let Recovered { store, mut committer, .. } = reopen_with(&disk, log).unwrap();
+    assert!(store.journal().stats().commits > 0);
     let after = contents(&store);
     assert!(after.len() > before.len() / 2, "{} {}", before.len(), after.len());
+    committer.finish(101);
+    assert_eq!(contents(&recovered(&disk).0), after);
+}
+
+/// What is damaged in memory is not in a snapshot, so there is none, and the files stay which have
+/// it as it was.
+#[test]
+fn a_store_whose_memory_is_damaged_is_not_saved() {
+    let disk = Arc::new(Faulty::new(1));
+    let (store, committer, recovery) = recovered(&disk);
+    let id = space(&store, "a");
+    (0..10u8).for_each(|key| _ = store.put(id, &[key], &[key; 100], 0, None, 0).unwrap());
+    save(&disk, &store, committer, &recovery).unwrap();
+    let (store, committer, recovery) = recovered(&disk);
+    store.put(id, b"new", b"value", 0, None, 0).unwrap();
+    let whole = contents(&store);
+    let at = {
+        let pin = store.pin();
+        store.locate(&pin, id, &[3], 1).unwrap().value_at
+    };
+    store.memory().write(at + 7, b"?");
+    let before: Vec<_> = disk.list().unwrap();
+    let refused = save(&disk, &store, committer, &recovery).unwrap_err();
+    assert!(matches!(refused, SaveError::Damaged { items: 1 }), "{refused}");
+    assert!(before.iter().all(|name| disk.list().unwrap().contains(name)));
+    assert_eq!(contents(&recovered(&disk).0), whole);
+}
+
+/// What a damaged directory has before the damage, and how that is said.
+fn salvaged(disk: &Faulty) -> (Model, String) {
+    let options = store::Options::new(4 << 20, 5);
+    let memory = Heap::new(options.memory_len());
+    let read = salvage(disk, memory, options, 0, &Progress::new(|_, _| ())).unwrap();
+    (contents(&read.store), read.freeze())
+}
+
+#[test]
+fn what_comes_before_a_place_that_cannot_be_read_is_salvaged() {
+    let disk = Arc::new(Faulty::new(1));
+    let (store, mut committer, _) = recovered(&disk);
+    let id = space(&store, "a");
+    (0..5u8).for_each(|key| _ = store.put(id, &[key], &[key; 100], 0, None, 0).unwrap());
+    committer.finish(1);
+    let log = disk.list().unwrap().pop().unwrap();
+    let whole = disk.copy(1);
+    whole.make_read_only();
+    assert_eq!(salvaged(&whole).0, contents(&store), "on a disk that takes nothing");
+    disk.fail_reads(&log, 610);
+    let refused = reopen(&disk, Fsync::No).err().unwrap().to_string();
+    assert!(refused.contains("cannot read memory/log-"), "{refused}");
+    let (left, reason) = salvaged(&disk);
+    assert_eq!(left.len(), 3);
+    assert!(reason.contains("cannot read memory/log-"), "{reason}");
+    // The same in a snapshot.
+    let other = Arc::new(whole.copy(1));
+    let (store, committer, recovery) = recovered(&other);
+    save(&other, &store, committer, &recovery).unwrap();
+    let snapshot = other.list().unwrap().into_iter().find(|name| name.starts_with("snapshot"));
+    other.fail_reads(&snapshot.unwrap(), 600);
+    let (left, reason) = salvaged(&other);
+    assert!((1..5).contains(&left.len()), "{left:?}");
+    assert!(reason.contains("cannot read memory/snapshot-"), "{reason}");
+}
+
+/// Where a snapshot needs what lies behind damage of the log, to cut the log there helps nobody.
+#[test]
+fn no_cut_is_advised_that_a_snapshot_does_not_bear() {
+    let disk = Arc::new(Faulty::new(1));
+    let (store, mut committer, _) = recovered(&disk);
+    let id = space(&store, "a");
+    let mut walk = Walk::begin(&store, &disk, 1).unwrap();
+    (0..3u8).for_each(|key| _ = store.put(id, &[key], b"value", 0, None, 0).unwrap());
+    while walk.step().unwrap() {}
+    let end = walk.needs();
+    committer.finish(1);
+    walk.finish(end).unwrap();
+    let log = disk.list().unwrap().into_iter().find(|name| name.starts_with("log-")).unwrap();
+    let damaged = disk.contents(&log).unwrap().windows(5).position(|word| word == b"value");
+    disk.damage(&log, |bytes| bytes[damaged.unwrap()] ^= 1);
+    let refused = reopen(&disk, Fsync::No).err().unwrap().to_string();
+    assert!(refused.contains("is damaged at byte") && refused.contains("--damaged"), "{refused}");
+    assert!(!refused.contains("truncate"), "{refused}");
+    assert!(salvaged(&disk).1.contains("is damaged at byte"));
 }

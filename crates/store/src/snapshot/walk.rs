@@ -86,6 +86,8 @@ pub struct Walk<'s, M, D: Disk, J = Log> {
     spaces: Vec<TablespaceId>,
     cursor: Cursor,
     items: u64,
+    /// How much damage the store had seen in its memory before.
+    damaged: u64,
 }
 
 impl<'s, M: Memory, D: Disk, J: Walked> Walk<'s, M, D, J> {
@@ -116,7 +118,8 @@ impl<'s, M: Memory, D: Disk, J: Walked> Walk<'s, M, D, J> {
             add_record(&record, *position, |at, fields| file.add(at, fields))?;
         }
         let spaces = tablespaces.iter().rev().map(|space| space.id).collect();
-        Ok(Walk { store, file, begun, spaces, cursor: Cursor::START, items: 0 })
+        let damaged = store.damaged();
+        Ok(Walk { store, file, begun, spaces, cursor: Cursor::START, items: 0, damaged })
     }
 
     /// Writes some items; answers whether there are more. Those that have expired are among them:
@@ -155,6 +158,13 @@ impl<'s, M: Memory, D: Disk, J: Walked> Walk<'s, M, D, J> {
     /// What was known when it was begun.
     pub(super) fn begun(&self) -> &Begun {
         &self.begun
+    }
+
+    /// How often the store's memory was seen to be damaged since the walk began: what is so is not
+    /// in the snapshot, and may be in the log and in the snapshot before.
+    #[must_use]
+    pub fn damaged(&self) -> u64 {
+        self.store.damaged() - self.damaged
     }
 
     /// How many items were written.

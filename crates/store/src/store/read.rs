@@ -426,7 +426,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let head = Head::from_words([alive.0, version, shape]);
         let flushed = self.spaces.serving(slot.tablespace).map_or(u64::MAX, |s| s.flushed());
         let gone = head.live.is_expired(now) || head.version <= flushed;
-        !gone && head.item_len() == slot.len as usize && head.tablespace == slot.tablespace
+        let fits = head.item_len() == slot.len as usize && head.tablespace == slot.tablespace;
+        if !gone && !fits {
+            self.count_damage();
+        }
+        !gone && fits
     }
 
     /// Items of a tablespace up to this version are gone: all, if it does not serve.
@@ -460,7 +464,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         Some((at + head.value_at() as u64, head.stored, codec?))
     }
 
-    pub(super) fn count_damage(&self) {
+    pub(crate) fn count_damage(&self) {
         self.damaged.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 }

@@ -217,6 +217,48 @@ fn what_waits_takes_bounded_memory() {
     }
 }
 
+/// A transaction is in memory until its end, as the log writes it as a whole. A short one that may
+/// bring much is refused before it changes anything, whatever its ways to do so.
+#[test]
+fn a_short_transaction_brings_no_more_than_the_log_has_memory_for() {
+    let (mut world, mut client) = World::with_a_key();
+    world.change(&mut client, "SETRANGE long 1048575 x\r\n");
+    world.sync();
+    client.expect(":1048576\r\n");
+    let before = world.last();
+    let longest = (16 << 20) - 1;
+    for (change, times) in [
+        ("SETBIT long 1 1", 300),
+        ("APPEND long x", 300),
+        ("COPY long other REPLACE", 300),
+        ("BITOP NOT other long", 300),
+        ("BITFIELD long INCRBY u8 0 1", 300),
+        (&format!("SETRANGE new {longest} x"), 17),
+        ("BITFIELD new SET u8 #16777215 1", 40),
+        ("SETBIT new 134217727 1", 17),
+    ] {
+        let changes = format!("{change}\r\n").repeat(times);
+        client.send(format!("MULTI\r\n{changes}EXEC\r\n"));
+        client.expect("+OK\r\n".to_owned() + &"+QUEUED\r\n".repeat(times));
+        client.expect("-EXECABORT Transaction discarded because its changes may take more than ");
+        client.line();
+        assert_eq!(world.last(), before, "{change}");
+    }
+    // What a transaction itself puts counts, in any database.
+    let value = "v".repeat(1 << 20);
+    let copies = "COPY a b REPLACE\r\n".repeat(300);
+    let set = format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n${}\r\n{value}\r\n", value.len());
+    client.send(format!("MULTI\r\nSELECT 3\r\n{set}{copies}EXEC\r\n"));
+    client.expect("+OK\r\n".to_owned() + &"+QUEUED\r\n".repeat(302));
+    client.expect("-EXECABORT ");
+    client.line();
+    // Many short ones are none of that, nor is what takes the place of a long value.
+    let many = "SETBIT old 1 1\r\n".repeat(1000) + &"SET long x\r\n".repeat(1000);
+    world.change(&mut client, &format!("MULTI\r\n{many}EXEC\r\n"));
+    wait_until(|| !matches!(world.turn(), Turn::Idle));
+    client.expect("+OK\r\n".to_owned() + &"+QUEUED\r\n".repeat(2000) + "*2000\r\n:0\r\n:1\r\n");
+}
+
 #[test]
 fn a_server_ends_while_clients_wait_for_the_disk() {
     let (mut world, mut writer) = World::with_a_key();

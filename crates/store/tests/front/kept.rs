@@ -28,6 +28,10 @@ impl Keeper for Disk {
         if self.fails.load(SeqCst) { Err("the disk is full".to_owned()) } else { Ok(true) }
     }
 
+    fn refuses(&self) -> Option<String> {
+        self.fails.load(SeqCst).then(|| "the disk is full".to_owned())
+    }
+
     fn seen(&self) -> u64 {
         self.unsynced.load(SeqCst)
     }
@@ -80,6 +84,22 @@ fn answers_wait_for_the_log() {
         "SERVER_ERROR the log cannot be written: the disk is full\r\n",
     );
     client.expect_end("");
+}
+
+/// A server whose disk refuses has changes that it would lose.
+#[test]
+fn a_shutdown_is_refused_while_the_disk_refuses() {
+    let disk = Arc::new(Disk::default());
+    let server = serve_with(&options(), disk.clone());
+    disk.fails.store(true, SeqCst);
+    let mut client = Client::redis(&server);
+    let refused = "-ERR Errors trying to SHUTDOWN: the disk is full. SHUTDOWN NOSAVE ends it \
+                   anyway\r\n";
+    client.ask("SHUTDOWN\r\n", refused);
+    assert!(!server.is_stopping());
+    client.send("SHUTDOWN NOSAVE\r\n");
+    client.expect_end("");
+    assert!(server.is_stopping());
 }
 
 /// As in Redis, a transaction may ask for a save, and is told so in other words.

@@ -6,6 +6,7 @@
 //! - `commands`: the commands themselves; `table`: their names, arities and flags; `glob`: patterns
 //!   of keys; `number`: numbers with fractions.
 //! - `routing`: which keys are served here, and where clients ask for others.
+//! - `weight`: what a transaction may bring to the log.
 //! - [`session`]: a connection, from bytes to bytes.
 
 mod command;
@@ -18,3 +19,4 @@ pub mod request;
 mod routing;
 pub mod session;
 mod table;
+mod weight;

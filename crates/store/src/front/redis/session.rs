@@ -15,6 +15,7 @@ use crate::front::redis::reply::Reply;
 use crate::front::redis::request::{Arguments, Kept, Progress, Reader, RequestLimits, decimal};
 use crate::front::redis::routing::{self, What, keys_of};
 use crate::front::redis::table::{TABLE, find, find_again};
+use crate::front::redis::weight;
 use crate::front::server_state::{HIGH_WATER, Next, ServerState, Step, Turn};
 use crate::stats::Way;
 use crate::way::clock::now_ms;
@@ -405,6 +406,7 @@ fn exec(call: &mut Call<'_>, transaction: &Transaction) -> Done {
         call.reply.null_array();
         return Ok(());
     }
+    weight::check(call, transaction)?;
     let (start, mut is_too_long) = (call.reply.len(), false);
     call.reply.array(transaction.requests.len());
     for (row, kept) in &transaction.requests {

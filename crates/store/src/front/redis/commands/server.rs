@@ -45,7 +45,8 @@ pub(crate) fn lastsave(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `SHUTDOWN [NOSAVE | SAVE]`: the process that serves is told, and ends.
+/// `SHUTDOWN [NOSAVE | SAVE]`: the process that serves is told, and ends. While the disk refuses,
+/// it would lose changes, and only ends if it is told not to care.
 pub(crate) fn shutdown(call: &mut Call<'_>) -> Done {
     if call.len() > 2 {
         return Err(SYNTAX);
@@ -55,6 +56,10 @@ pub(crate) fn shutdown(call: &mut Call<'_>) -> Done {
         saved.map_err(|why| Wrong::says(format!("ERR {why}")))?;
     } else if call.len() > 1 && !call.is(1, "nosave") {
         return Err(SYNTAX);
+    }
+    if let Some(why) = call.turn.server.keeper.refuses().filter(|_| !call.is(1, "nosave")) {
+        let text = format!("ERR Errors trying to SHUTDOWN: {why}. SHUTDOWN NOSAVE ends it anyway");
+        return Err(Wrong::says(text));
     }
     call.turn.server.is_stopping.store(true, Relaxed);
     call.state.is_closing = true;

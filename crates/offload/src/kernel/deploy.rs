@@ -8,6 +8,7 @@ use core::task::{self, Poll};
 use thiserror::Error;
 
 use super::CallStatus;
+use super::caught::caught;
 use super::context::Context;
 use super::grant::Grant;
 
@@ -104,6 +105,9 @@ impl core::fmt::Debug for dyn Program {
 }
 
 /// The code of a kernel: starts invocations and runs them. [`AsyncProgram`] is the usual one.
+///
+/// A panic ends the invocation in which it happens with [`CallStatus::TRAP`]; further ones begin as
+/// before.
 pub trait Program: Send {
     /// Starts an invocation. Returns a number for it, which is unique among unfinished
     /// invocations.
@@ -200,6 +204,17 @@ pub(super) struct Deployed {
 }
 
 impl Deployed {
+    /// Ends an unfinished invocation.
+    pub(super) fn stop(&mut self, cell: u32) {
+        // A panic here has nobody to be told: the invocation is over.
+        caught(|| self.code.stop(cell));
+    }
+
+    /// A queue pair is gone.
+    pub(super) fn closed(&mut self, qpn: u32) {
+        caught(|| self.code.closed(qpn));
+    }
+
     pub(super) fn info(&self) -> KernelInfo {
         let mut info = KernelInfo::new(self.opcode, self.deployment.clone());
         (info.calls, info.failed, info.running) = (self.calls, self.failed, self.running);

@@ -3,7 +3,6 @@
 use core::cmp::Reverse;
 use core::hash::{BuildHasherDefault, Hasher};
 use core::task::Poll;
-use core::time::Duration;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use remora_nic::Time;
@@ -11,62 +10,17 @@ use remora_nic::kernel::{Buffer, Busy, Call, KernelIo, Passing, Payload, Reply, 
 use remora_nic::queue::Status;
 
 use super::CallStatus;
+use super::caught::caught;
 use super::context::{Context, poll_with};
 use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, Program};
 use super::fallback::{FallbackCall, Host};
 use super::grant::Grant;
 use super::invocation::{Invocation, OBJECT_MAX, STAGE, Wait};
+use super::limits::ExecutorLimits;
 use super::pool::Pool;
 use super::tap::{Bound, Tap, TapInfo, TapIo};
 use super::timing::Timing;
 use super::turn::Turn;
-
-/// How much of a card kernels may use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ExecutorLimits {
-    /// The most deployed kernels.
-    pub kernels: usize,
-    /// The most invocations in flight; more than 4,096 count as 4,096.
-    pub invocations: usize,
-    /// The most of them for one client of a card that several programs share.
-    pub client_invocations: usize,
-    /// The most bytes of results that wait on the card.
-    pub result_bytes: usize,
-    /// The most steps of an invocation in one turn.
-    pub turn_steps: u32,
-    /// The most invocations that run in one turn of the card.
-    pub turn_invocations: usize,
-    /// How long an invocation waits for room to send while nothing of it leaves or arrives, and no
-    /// buffer for its results comes; it may wait up to twice as long.
-    ///
-    /// Results share a queue pair with its requests, in order. So two cards whose kernels stream
-    /// results to each other, each behind a request that the other has no room for, would wait for
-    /// ever. The first invocation that gives up frees both.
-    pub room_patience: Duration,
-    /// How long an invocation waits for further payload before it ends; it may wait up to twice as
-    /// long. A requester that is gone never sends the rest, and does not say so.
-    pub payload_patience: Duration,
-}
-
-impl ExecutorLimits {
-    /// The most deployed kernels where nothing is said.
-    pub const KERNELS: usize = 4096;
-}
-
-impl Default for ExecutorLimits {
-    fn default() -> ExecutorLimits {
-        ExecutorLimits {
-            kernels: ExecutorLimits::KERNELS,
-            invocations: 256,
-            client_invocations: 64,
-            result_bytes: 64 << 20,
-            turn_steps: 4096,
-            turn_invocations: 8,
-            room_patience: Duration::from_secs(1),
-            payload_patience: Duration::from_secs(10),
-        }
-    }
-}
 
 /// Runs kernels for a card; see [`remora_nic::Nic::set_kernels`].
 #[derive(Debug)]
@@ -92,7 +46,7 @@ pub struct Executor {
     host: Host,
     /// Invocations that ended with their queue pair and that the card has not counted yet.
     dropped: u64,
-    /// Taps that were stopped while sending and that the card has not counted yet.
+    /// Taps that were stopped without the card at hand, and that it has not counted yet.
     stopped: u64,
 }
 
@@ -325,7 +279,7 @@ impl Executor {
 
     /// The kernel for streams with this number, if it has not been stopped.
     fn bound(&mut self, number: u32) -> Option<&mut Bound> {
-        self.slot(number)?.as_mut().filter(|bound| bound.info.stopped.is_none())
+        self.slot(number)?.as_mut().filter(|bound| !bound.has_stopped())
     }
 
     /// Sends calls whose op-code has no kernel to the host, also those that wait for a fallback
@@ -411,13 +365,13 @@ impl Executor {
         Some(self.invocations.len() as u32 - 1)
     }
 
-    /// Runs an invocation, with payload that has just arrived. Payload that its kernel does not
-    /// take is kept.
+    /// Runs an invocation, which starts its kernel the first time, with payload that has just
+    /// arrived. Payload that the kernel does not take is kept.
     fn run(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8]) {
         let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];
         let Some(program) = self.programs[invocation.program as usize].as_mut() else { return };
-        let Some(cell) = invocation.cell else { return };
+        let (context, mut started) = (Context::of(invocation), invocation.cell);
         invocation.wait = Wait::Turn;
         let turn = Turn {
             io: &mut *io,
@@ -430,17 +384,20 @@ impl Executor {
             steps: self.limits.turn_steps,
         };
         let code = &mut program.code;
-        let (polled, turn) = poll_with(turn, |cx| code.poll(cell, cx));
+        let (polled, turn) = poll_with(turn, |cx| {
+            caught(|| {
+                let cell = *started.get_or_insert_with(|| code.start(context));
+                code.poll(cell, cx)
+            })
+        });
         let Turn { invocation, chunk: left, steps, .. } = turn;
-        if polled.is_pending() {
-            invocation.staged.extend_from_slice(left.unwrap_or_default());
-        } else {
-            invocation.cell = None;
-        }
+        invocation.cell = started.filter(|_| !matches!(polled, Some(Poll::Ready(_))));
         let wait = invocation.wait;
         match polled {
-            Poll::Ready(result) => self.finish(io, index, result),
-            Poll::Pending => {
+            None => self.finish(io, index, Err(CallStatus::TRAP)),
+            Some(Poll::Ready(result)) => self.finish(io, index, result),
+            Some(Poll::Pending) => {
+                invocation.staged.extend_from_slice(left.unwrap_or_default());
                 match wait {
                     // The kernel waits for something that is not the card's, and no event would
                     // make it run again.
@@ -568,7 +525,7 @@ impl Executor {
             return;
         }
         if let Some(program) = self.programs[at as usize].as_mut() {
-            cell.into_iter().for_each(|cell| program.code.stop(cell));
+            cell.into_iter().for_each(|cell| program.stop(cell));
             program.running -= 1;
             program.failed += u64::from(failed);
         }
@@ -652,8 +609,7 @@ impl remora_nic::kernel::Kernels for Executor {
         let budget = program.deployment.budget;
         let invocation = &mut self.invocations[index as usize];
         invocation.begin(call, params, more == 0, budget);
-        let cell = program.code.start(Context::of(invocation));
-        (invocation.program, invocation.cell) = (at, Some(cell));
+        invocation.program = at;
         let id = self.id(index);
         self.run(io, index, data);
         if more > 0 && self.find(id).is_some() { Taken::Wants(id) } else { Taken::Done }
@@ -743,10 +699,10 @@ impl remora_nic::kernel::Kernels for Executor {
                 self.end(index as u32, true);
             }
         }
-        for program in self.programs.iter_mut().flatten() {
-            program.code.closed(qpn);
+        self.programs.iter_mut().flatten().for_each(|program| program.closed(qpn));
+        for bound in self.taps.iter_mut().flatten() {
+            self.stopped += u64::from(bound.closed(qpn));
         }
-        self.taps.iter_mut().flatten().for_each(|bound| bound.tap.closed(qpn));
         self.host.forget(qpn);
     }
 
@@ -759,16 +715,18 @@ impl remora_nic::kernel::Kernels for Executor {
         replaced: &mut Vec<u8>,
     ) -> Verdict {
         let Some(bound) = self.bound(tap) else { return Verdict::Pass };
-        let mut tap_io = TapIo { io: &mut *io, grants: &bound.grants, pd: passing.pd, hint: 0 };
-        let verdict = bound.tap.receiving(&mut tap_io, passing, bytes, replaced);
-        io.counters().kernel_taps_stopped += u64::from(bound.saw());
-        verdict
+        let verdict = bound.look(|tap, grants| {
+            let mut tap_io = TapIo { io: &mut *io, grants, pd: passing.pd, hint: 0 };
+            tap.receiving(&mut tap_io, passing, bytes, replaced)
+        });
+        io.counters().kernel_taps_stopped += u64::from(bound.has_stopped());
+        verdict.unwrap_or(Verdict::Pass)
     }
 
     fn sending(&mut self, tap: u32, passing: &Passing, bytes: &mut [u8]) {
         if let Some(bound) = self.bound(tap) {
-            bound.tap.sending(passing, bytes);
-            self.stopped += u64::from(bound.saw());
+            bound.look(|tap, _| tap.sending(passing, bytes));
+            self.stopped += u64::from(bound.has_stopped());
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Executor {
     sleeping: BinaryHeap<Reverse<(Time, u32)>>,
     buffers: Pool,
     taps: Vec<Option<Bound>>,
+    /// The users of the card's clients, by the clients' numbers.
+    users: Vec<Option<u32>>,
     host: Host,
     /// Invocations that ended with their queue pair and that the card has not counted yet.
     dropped: u64,
@@ -68,6 +70,7 @@ impl Executor {
             sleeping: BinaryHeap::new(),
             buffers: Pool::new(limits.result_bytes),
             taps: Vec::new(),
+            users: Vec::new(),
             host: Host::default(),
             dropped: 0,
             stopped: 0,
@@ -77,6 +80,13 @@ impl Executor {
     /// Sets how long memory accesses take, for simulated cards.
     pub fn set_timing(&mut self, timing: Option<Box<dyn Timing>>) {
         self.timing = timing;
+    }
+
+    /// Says whose a client of the card is. All clients of a user leave invocations to others.
+    pub fn set_user(&mut self, client: u16, user: u32) {
+        let at = usize::from(client);
+        self.users.resize(self.users.len().max(at + 1), None);
+        self.users[at] = Some(user);
     }
 
     /// Deploys a kernel for an op-code. `code` runs its invocations.
@@ -348,13 +358,39 @@ impl Executor {
         (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
     }
 
-    /// The invocations of a client in flight.
-    fn running_of(&self, client: u16) -> usize {
-        let of = |invocation: &&Invocation| invocation.live && invocation.call.client == client;
-        self.invocations.iter().filter(of).count()
+    fn user_of(&self, client: u16) -> Option<u32> {
+        self.users.get(usize::from(client)).copied().flatten()
     }
 
+    /// How many of the calls in flight are so.
+    fn count(&self, is_so: impl Fn(&Call) -> bool) -> usize {
+        self.invocations.iter().filter(|other| other.live && is_so(&other.call)).count()
+    }
+
+    /// May another call begin? A user has at most as many as are left for others; a client, and a
+    /// queue pair, as many as are left to its user. Each may always have one.
+    fn may_begin(&self, call: &Call) -> bool {
+        let (all, client) = (self.running(), call.client);
+        let free = self.limits.invocations - all;
+        let limit = if client == 0 { usize::MAX } else { self.limits.client_invocations };
+        // To count takes time, and nobody has more than all of them.
+        if all < free.saturating_sub(all).min(limit) {
+            return true;
+        }
+        let user = self.user_of(client);
+        let of_user = user.map_or(0, |_| self.count(|other| self.user_of(other.client) == user));
+        let left = free.saturating_sub(of_user).max(1);
+        let of_client = if client == 0 { 0 } else { self.count(|other| other.client == client) };
+        of_user < free.max(1)
+            && of_client < left.min(limit)
+            && self.count(|other| other.qpn == call.qpn) < left
+    }
+
+    /// A place for a call, if it may begin.
     fn place(&mut self, call: &Call) -> Option<u32> {
+        if !self.may_begin(call) {
+            return None;
+        }
         if let Some(index) = self.free.pop() {
             return Some(index);
         }
@@ -599,9 +635,6 @@ impl remora_nic::kernel::Kernels for Executor {
             }
             return taken;
         };
-        if call.client != 0 && self.running_of(call.client) >= self.limits.client_invocations {
-            return Taken::Busy;
-        }
         let Some(index) = self.place(call) else { return Taken::Busy };
         let Some(program) = self.programs[at as usize].as_mut() else { return Taken::NoKernel };
         program.calls += 1;

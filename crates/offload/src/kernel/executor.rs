@@ -402,11 +402,13 @@ impl Executor {
     }
 
     /// Runs an invocation, which starts its kernel the first time, with payload that has just
-    /// arrived. Payload that the kernel does not take is kept.
-    fn run(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8]) {
+    /// arrived. Payload that the kernel does not take is kept. Returns what is left of `most` steps.
+    fn run(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8], most: u32) -> u32 {
         let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];
-        let Some(program) = self.programs[invocation.program as usize].as_mut() else { return };
+        let Some(program) = self.programs[invocation.program as usize].as_mut() else {
+            return most;
+        };
         let (context, mut started) = (Context::of(invocation), invocation.cell);
         invocation.wait = Wait::Turn;
         let turn = Turn {
@@ -417,7 +419,7 @@ impl Executor {
             timing: self.timing.as_deref_mut(),
             id,
             chunk: (!chunk.is_empty()).then_some(chunk),
-            steps: self.limits.turn_steps,
+            steps: most,
         };
         let code = &mut program.code;
         let (polled, turn) = poll_with(turn, |cx| {
@@ -446,6 +448,7 @@ impl Executor {
                 }
             }
         }
+        steps
     }
 
     /// Notes that an invocation waits for room to send, for a limited time; ends it if that time is
@@ -644,7 +647,7 @@ impl remora_nic::kernel::Kernels for Executor {
         invocation.begin(call, params, more == 0, budget);
         invocation.program = at;
         let id = self.id(index);
-        self.run(io, index, data);
+        self.run(io, index, data, self.limits.turn_steps);
         if more > 0 && self.find(id).is_some() { Taken::Wants(id) } else { Taken::Done }
     }
 
@@ -677,7 +680,7 @@ impl remora_nic::kernel::Kernels for Executor {
         }
         if invocation.wait == Wait::Payload {
             invocation.ended = last;
-            self.run(io, index, bytes);
+            self.run(io, index, bytes, self.limits.turn_steps);
             return Ok(());
         }
         invocation.staged.extend_from_slice(bytes);
@@ -697,11 +700,15 @@ impl remora_nic::kernel::Kernels for Executor {
                 self.awake(io, at, index);
             }
         }
+        let mut steps = self.limits.turn_steps;
         for _ in 0..self.limits.turn_invocations {
+            if steps == 0 {
+                break;
+            }
             let Some(id) = self.ready.pop_front() else { break };
             let Some(index) = self.find(id) else { continue };
             self.invocations[index as usize].queued = false;
-            self.run(io, index, &[]);
+            steps = self.run(io, index, &[], steps);
         }
     }
 

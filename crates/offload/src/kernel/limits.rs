@@ -15,7 +15,8 @@ pub struct ExecutorLimits {
     pub client_invocations: usize,
     /// The most bytes of results that wait on the card.
     pub result_bytes: usize,
-    /// The most steps of an invocation in one turn.
+    /// The most steps of all invocations in one turn of the card, and of an invocation at a packet
+    /// of its call.
     pub turn_steps: u32,
     /// The most invocations that run in one turn of the card.
     pub turn_invocations: usize,

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use remora_nic::Psn;
-use remora_nic::kernel::{CallStatus, Header, Notify};
+use remora_nic::kernel::{CallStatus, Header, Notify, StatusWord};
 use remora_nic::queue::{RemoteAddress, SendOp, Status};
 use remora_nic::wire::{Dialect, Operation, Transport};
 use remora_offload::kernel::{Context, ExecutorLimits};
@@ -140,6 +140,29 @@ fn a_queue_pair_leaves_invocations_to_others() {
     for cookie in 1..=4 {
         assert_eq!(t.status(cookie).map(|word| word.status), Some(CallStatus(200)), "{cookie}");
     }
+}
+
+/// Results of a local call are copied; others have their turns meanwhile.
+#[test]
+fn long_results_of_a_local_call_are_copied_by_pieces() {
+    const LEN: u32 = 3 << 20;
+    let options = PairOptions { region: 8 << 20, ..PairOptions::default() };
+    let mut t = kernel_pair(options, ExecutorLimits::default(), None);
+    let at = t.remote(B, 0).addr;
+    t.deploy(B, OP, move |context: Context| async move { context.send_memory(at, LEN).await })
+        .unwrap();
+    let expected = t.fill(B, 0, LEN.into());
+    let (to, word, qpn) = (t.remote(B, 4 << 20), t.remote(B, 7 << 20), t.ends[B].qpn);
+    let notify = Notify::Word(word);
+    let header = Header { notify, local: true, params_len: 0, to, max_len: LEN, cookie: 3 };
+    let (now, host) = (t.world.now, &mut t.world.hosts[B]);
+    host.nic.call_kernel(now, &mut host.memory, qpn, OP, &header.to_bytes()).unwrap();
+    assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 1, "there are turns to come");
+    t.run();
+    let ended = StatusWord { cookie: 3, len: LEN, status: CallStatus::OK };
+    assert_eq!(t.bytes(B, 7 << 20, 16), ended.to_bytes());
+    assert!(t.bytes(B, 4 << 20, LEN.into()) == expected);
+    t.tear_down();
 }
 
 /// Needs a short buffer for results, then a long one.

@@ -1,7 +1,7 @@
 //! The executor: keeps deployed kernels and invocations, and decides which invocation runs.
 
 use core::cmp::Reverse;
-use core::hash::{BuildHasherDefault, Hasher};
+use core::hash::BuildHasherDefault;
 use core::task::Poll;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -12,7 +12,7 @@ use remora_nic::queue::Status;
 use super::CallStatus;
 use super::caught::caught;
 use super::context::{Context, poll_with};
-use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, Program};
+use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, OpcodeHasher, Program};
 use super::fallback::{FallbackCall, Host};
 use super::grant::Grant;
 use super::invocation::{Invocation, OBJECT_MAX, STAGE, Wait};
@@ -768,30 +768,5 @@ impl remora_nic::kernel::Kernels for Executor {
             bound.look(|tap, _| tap.sending(passing, bytes));
             self.stopped += u64::from(bound.has_stopped());
         }
-    }
-}
-
-/// The deployer, not a peer, chooses op-codes, so the hash only has to spread them over the map.
-#[derive(Default)]
-struct OpcodeHasher(u64);
-
-impl Hasher for OpcodeHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u16(&mut self, client: u16) {
-        self.0 = u64::from(client) << 48;
-    }
-
-    fn write_u64(&mut self, opcode: u64) {
-        let mixed = (opcode ^ self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = mixed ^ mixed >> 32;
     }
 }

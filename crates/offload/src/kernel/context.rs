@@ -270,6 +270,23 @@ impl Context {
         })
     }
 
+    /// Says that the invocation keeps so many bytes of its own on the card until it ends, if they
+    /// are more than it has said before. All invocations keep as many together as may wait as
+    /// results.
+    ///
+    /// # Errors
+    /// [`CallStatus::MEMORY`] if there is no room for them.
+    pub fn keep(&self, bytes: usize) -> impl Future<Output = Result<(), CallStatus>> {
+        leaf(move |turn| {
+            let more = bytes.saturating_sub(turn.invocation.kept);
+            if !turn.buffers.keep(more) {
+                return Err(CallStatus::MEMORY);
+            }
+            turn.invocation.kept += more;
+            Ok(Poll::Ready(()))
+        })
+    }
+
     /// Waits until the card has room for results. For kernels that append results with
     /// [`Port::output`] while they look at payload.
     ///

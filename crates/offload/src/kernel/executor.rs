@@ -556,6 +556,7 @@ impl Executor {
         // Entries of the old invocation in queues no longer stand for this place.
         invocation.queued = false;
         invocation.drop_out(&mut self.buffers);
+        self.buffers.release(core::mem::take(&mut invocation.kept));
         let (host, at) = (invocation.wait == Wait::Host, invocation.program);
         let cell = invocation.cell.take();
         self.free.push(index);

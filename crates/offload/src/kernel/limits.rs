@@ -13,7 +13,8 @@ pub struct ExecutorLimits {
     pub invocations: usize,
     /// The most of them for one client of a card that several programs share.
     pub client_invocations: usize,
-    /// The most bytes of results that wait on the card.
+    /// The most bytes of results that wait on the card; and, apart, of what kernels keep there
+    /// beside them ([`Context::keep`](super::Context::keep)).
     pub result_bytes: usize,
     /// The most steps of all invocations in one turn of the card, and of an invocation at a packet
     /// of its call.

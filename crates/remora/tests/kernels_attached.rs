@@ -8,7 +8,9 @@ use daemon::Daemon;
 use daemon::until::until;
 use remora::ConnectionParams;
 use remora::kernel::builtin::{Builtin, Kind, RemoteTable};
-use remora::kernel::{Bound, CallFailure, CallStatus, DeployError, Deployment, KernelClient};
+use remora::kernel::{
+    BegunCall, Bound, CallFailure, CallStatus, DeployError, Deployment, KernelClient,
+};
 use remora::nic::nic::BindError;
 use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
 use remora::offload::kernel::builtin::{consistency, get, opcode};
@@ -86,9 +88,9 @@ fn code_of_this_process_cannot_be_sent() {
     assert_eq!(refused.err(), Some(BindError::Elsewhere));
 }
 
-/// A kernel that reads an object again and again, which is never consistent, and a client with so
-/// many calls of it.
-fn occupy(server: &End, calls: usize) -> (End, KernelClient) {
+/// A kernel that reads an object again and again, which is never consistent, and so many calls of
+/// it.
+fn occupy(server: &End, calls: usize) -> (End, KernelClient, Vec<BegunCall>) {
     let deployment = Deployment::new("endless", [server.memory.grant_read()]).budget(u64::MAX);
     let kind = Kind::Consistency;
     server.device.deploy_kind(opcode::CONSISTENCY, deployment, kind, &Builtin::new()).unwrap();
@@ -99,10 +101,9 @@ fn occupy(server: &End, calls: usize) -> (End, KernelClient) {
     let mut client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, calls, 64).unwrap();
     let address = server.memory.remote(0).addr;
     let object = consistency::Params { address, len: 9, readings: u32::MAX };
-    for _ in 0..calls {
-        client.begin(opcode::CONSISTENCY, &object.to_bytes()).unwrap();
-    }
-    (a, client)
+    let begin = |_| client.begin(opcode::CONSISTENCY, &object.to_bytes()).unwrap();
+    let begun = (0..calls).map(begin).collect();
+    (a, client, begun)
 }
 
 /// However many invocations some sessions have that do not end, those of another one begin.

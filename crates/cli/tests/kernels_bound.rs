@@ -88,9 +88,7 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
     write(&folder, &stream, &bytes);
     succeed(other.iter().chain(&["--grant", "notes"]));
     assert_eq!(tap(&at)["payloads"], 0);
-    // The op-code is judged first, so that what is refused for that is never bound.
-    let why = fail(other);
-    assert!(why.contains("--replace loads"), "{why}");
+    assert!(fail(other).contains("--replace loads"), "the op-code is judged before it is bound");
     node.finish();
 }
 

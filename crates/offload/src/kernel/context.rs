@@ -240,9 +240,9 @@ impl Context {
     }
 
     /// Appends granted memory to the results by reference: the card reads it when it makes the
-    /// packets. For a local caller it copies a megabyte of it a turn. If the memory is gone by then,
-    /// the call ends with [`CallStatus::ACCESS`], or the connection does if packets of that part
-    /// have left.
+    /// packets, and for a local caller copies a megabyte of it a turn. If the memory is gone by
+    /// then, the call ends with [`CallStatus::ACCESS`], or the connection does if packets of that
+    /// part have left.
     ///
     /// # Errors
     /// The address was not granted, or the results do not fit the requester's buffer.

@@ -402,7 +402,8 @@ impl Executor {
     }
 
     /// Runs an invocation, which starts its kernel the first time, with payload that has just
-    /// arrived. Payload that the kernel does not take is kept. Returns what is left of `most` steps.
+    /// arrived. Payload that the kernel does not take is kept. Returns what is left of `most`
+    /// steps.
     fn run(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8], most: u32) -> u32 {
         let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];

@@ -8,8 +8,8 @@ pub struct ExecutorLimits {
     /// The most deployed kernels.
     pub kernels: usize,
     /// The most invocations in flight; more than 4,096 count as 4,096. One queue pair has at most
-    /// as many as are left for others, and one always; so have all clients of a user together, where
-    /// several programs share the card.
+    /// as many as are left for others, and one always; so have all clients of a user together,
+    /// where several programs share the card.
     pub invocations: usize,
     /// The most of them for one client of a card that several programs share.
     pub client_invocations: usize,

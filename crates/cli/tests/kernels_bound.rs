@@ -88,6 +88,7 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
     write(&folder, &stream, &bytes);
     succeed(other.iter().chain(&["--grant", "notes"]));
     assert_eq!(tap(&at)["payloads"], 0);
+    assert!(fail(other).contains("--replace loads"), "the op-code is judged before it is bound");
     node.finish();
 }
 

@@ -18,6 +18,7 @@ use remora::offload::kernel::builtin::column::Column;
 use remora::offload::kernel::builtin::{
     aggregate, consistency, filter, get, hyperloglog, opcode, shuffle, traversal,
 };
+use remora::offload::kernel::{Passing, TapIo, Verdict};
 use remora::{ConnectionParams, MemoryRegion};
 use support::{end, pair};
 use until::until_some;
@@ -264,6 +265,61 @@ fn a_receive_kernel_sees_writes_while_it_is_bound() {
     assert_eq!(write(), 100_000);
     drop(binding);
     assert_eq!(write(), 100_000, "the second WRITE passed unseen");
+}
+
+/// A kernel for streams that panics.
+struct Panics;
+
+impl Tap for Panics {
+    fn receiving(
+        &mut self,
+        _: &mut TapIo<'_, '_>,
+        _: &Passing,
+        bytes: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Verdict {
+        panic!("at {} bytes", bytes.len());
+    }
+}
+
+/// The card's thread would end with it, and everything on the device stand still.
+#[test]
+fn a_kernel_that_panics_ends_its_invocation_only() {
+    let (a, b, mut client) = pair();
+    let first = |context: Context| async move {
+        let first = context.params(|params| Ok(params[0])).await?;
+        context.output(|out| out.push(first)).await
+    };
+    b.device.deploy(7, Deployment::new("first", []), first).unwrap();
+    let never = |context: Context| {
+        assert_eq!(context.opcode(), 7, "when it starts");
+        async { Ok(()) }
+    };
+    b.device.deploy(8, Deployment::new("never", []), never).unwrap();
+    let (mut out, mut traps) = (Vec::new(), 0);
+    for opcode in [7, 8, 7] {
+        let trap = client.call(opcode, &[], &mut out);
+        assert!(matches!(trap, Err(CallFailure::Status(CallStatus::TRAP))), "{trap:?}");
+        traps += 1;
+        out.clear();
+        client.call(7, &[5], &mut out).unwrap();
+        assert_eq!(out, [5]);
+        assert_eq!(b.device.counters().card.kernel_trap, traps);
+    }
+    assert!(b.device.kernels().iter().all(|kernel| kernel.running == 0));
+    let to = Bound::Region(b.memory.key());
+    let binding = b.device.bind_kernel(to, vec![], Box::new(Panics)).unwrap();
+    a.memory.write_at(0, b"passes").unwrap();
+    let op = SendOp::Write { to: b.memory.remote(0), imm: None };
+    let (data, flags) = (Data::Sges(&[a.memory.sge(0, 6)]), SendFlags::SIGNALED);
+    for _ in 0..2 {
+        a.qp.post_send(&SendRequest { wr_id: 1, op, data, flags }).unwrap();
+        assert_eq!(a.send_cq.spin(PATIENCE).unwrap().status, Status::Success);
+    }
+    let mut written = [0; 6];
+    b.memory.read_at(0, &mut written).unwrap();
+    assert_eq!(&written, b"passes");
+    assert_eq!((binding.info().payloads, binding.info().stopped), (1, Some(CallStatus::TRAP)));
 }
 
 #[test]

@@ -5,11 +5,15 @@ mod daemon;
 mod support;
 
 use daemon::Daemon;
+use daemon::until::until;
+use remora::ConnectionParams;
 use remora::kernel::builtin::{Builtin, Kind, RemoteTable};
-use remora::kernel::{Bound, CallFailure, CallStatus, DeployError, Deployment, KernelClient};
+use remora::kernel::{
+    BegunCall, Bound, CallFailure, CallStatus, DeployError, Deployment, KernelClient,
+};
 use remora::nic::nic::BindError;
 use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
-use remora::offload::kernel::builtin::{get, opcode};
+use remora::offload::kernel::builtin::{consistency, get, opcode};
 use support::{End, PATIENCE, connect, end, end_on};
 
 /// A table of one value, which a `get` finds by key 7.
@@ -82,6 +86,45 @@ fn code_of_this_process_cannot_be_sent() {
     let tap = Builtin::new().tap(Kind::HyperLogLog).unwrap();
     let refused = server.device.bind_kernel(Bound::Receive(server.qp.qpn()), vec![], tap);
     assert_eq!(refused.err(), Some(BindError::Elsewhere));
+}
+
+/// A kernel that reads an object again and again, which is never consistent, and so many calls of
+/// it.
+fn occupy(server: &End, calls: usize) -> (End, KernelClient, Vec<BegunCall>) {
+    let deployment = Deployment::new("endless", [server.memory.grant_read()]).budget(u64::MAX);
+    let kind = Kind::Consistency;
+    server.device.deploy_kind(opcode::CONSISTENCY, deployment, kind, &Builtin::new()).unwrap();
+    let a = end();
+    let params = ConnectionParams::new(a.device.info().mtu).kernels(true);
+    a.qp.connect(server.qp.local(), &params).unwrap();
+    server.qp.connect(a.qp.local(), &params).unwrap();
+    let mut client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, calls, 64).unwrap();
+    let address = server.memory.remote(0).addr;
+    let object = consistency::Params { address, len: 9, readings: u32::MAX };
+    let begin = |_| client.begin(opcode::CONSISTENCY, &object.to_bytes()).unwrap();
+    let begun = (0..calls).map(begin).collect();
+    (a, client, begun)
+}
+
+/// However many invocations some sessions have that do not end, those of another one begin.
+#[test]
+fn a_session_has_invocations_whatever_others_have() {
+    let daemon = Daemon::start();
+    let servers = [(); 4].map(|()| end_on(daemon.attach()));
+    let occupied: Vec<_> = servers.iter().map(|server| occupy(server, 64)).collect();
+    let info = &servers[0].device.kernels()[0];
+    assert_eq!((info.name.as_str(), info.budget), ("endless", 1 << 26), "the policy's most");
+    until("almost half of all are taken", || {
+        let of_each = servers.iter().map(|server| server.device.kernels()[0].running);
+        let running: u32 = of_each.sum();
+        assert!(running <= 128, "{running}");
+        running > 100
+    });
+    let (a, fifth) = (end(), end_on(daemon.attach()));
+    let mut client = connect(&a, &fifth);
+    let table = serve_table(&fifth, b"value");
+    assert_eq!(get(&mut client, &table).unwrap(), b"value");
+    drop(occupied);
 }
 
 fn write(a: &End, b: &End, bytes: &[u8]) {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use remora_nic::kernel::{CallStatus, Header, Notify};
+use remora_nic::Psn;
+use remora_nic::kernel::{CallStatus, Header, Notify, StatusWord};
 use remora_nic::queue::{RemoteAddress, SendOp, Status};
-use remora_nic::wire::Operation;
+use remora_nic::wire::{Dialect, Operation, Transport};
 use remora_offload::kernel::{Context, ExecutorLimits};
-use remora_sim::endpoint::QueueOptions;
+use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
 use remora_sim::faults::{Fate, Rule};
 use remora_sim::kernel::{CALL, RESULT, WORD, kernel_pair};
 use remora_sim::pair::{A, B, Pair, PairOptions, statuses};
@@ -113,6 +114,66 @@ async fn hogs(context: Context) -> Result<(), CallStatus> {
     context.fetch(addr, len as u32).await?;
     context.pause(Duration::from_micros(micros)).await?;
     Err(CallStatus(200))
+}
+
+/// A second connection between the hosts of a pair.
+fn another(t: &mut Pair) -> [Endpoint; 2] {
+    let pds = t.ends.map(|end| end.pd);
+    let ends = [A, B].map(|of| {
+        let place = (of, pds[of]);
+        Endpoint::create(&mut t.world, place, Transport::Rc, &QueueOptions::default(), None)
+    });
+    let options = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
+    connect(&mut t.world, (&ends[A], &ends[B]), &options, (Psn::new(70), Psn::new(9000)));
+    ends
+}
+
+/// However many calls one queue pair has that do not end, that of another one begins.
+#[test]
+fn a_queue_pair_leaves_invocations_to_others() {
+    let limits = ExecutorLimits { invocations: 4, ..Default::default() };
+    let mut t = kernel_pair(PairOptions::default(), limits, None);
+    t.deploy(B, HOGS, hogs).unwrap();
+    t.deploy(B, OP, echo).unwrap();
+    let params = [t.remote(B, 0).addr, 8, 10_000].map(u64::to_le_bytes).concat();
+    for cookie in 1..=4 {
+        let header = t.header(&params, 8, cookie);
+        t.call(HOGS, &header, &params);
+    }
+    t.world.run(Duration::from_millis(1));
+    assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 2, "as many as are left");
+    t.ends = another(&mut t);
+    let header = t.header(&[], 8, 0);
+    t.call_with(OP, &header, &[], &[9; 8]);
+    t.world.run(Duration::from_millis(1));
+    assert_eq!(t.status(0).map(|word| word.status), Some(CallStatus::OK));
+    t.run();
+    for cookie in 1..=4 {
+        assert_eq!(t.status(cookie).map(|word| word.status), Some(CallStatus(200)), "{cookie}");
+    }
+}
+
+/// Results of a local call are copied; others have their turns meanwhile.
+#[test]
+fn long_results_of_a_local_call_are_copied_by_pieces() {
+    const LEN: u32 = 3 << 20;
+    let options = PairOptions { region: 8 << 20, ..PairOptions::default() };
+    let mut t = kernel_pair(options, ExecutorLimits::default(), None);
+    let at = t.remote(B, 0).addr;
+    t.deploy(B, OP, move |context: Context| async move { context.send_memory(at, LEN).await })
+        .unwrap();
+    let expected = t.fill(B, 0, LEN.into());
+    let (to, word, qpn) = (t.remote(B, 4 << 20), t.remote(B, 7 << 20), t.ends[B].qpn);
+    let notify = Notify::Word(word);
+    let header = Header { notify, local: true, params_len: 0, to, max_len: LEN, cookie: 3 };
+    let (now, host) = (t.world.now, &mut t.world.hosts[B]);
+    host.nic.call_kernel(now, &mut host.memory, qpn, OP, &header.to_bytes()).unwrap();
+    assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 1, "there are turns to come");
+    t.run();
+    let ended = StatusWord { cookie: 3, len: LEN, status: CallStatus::OK };
+    assert_eq!(t.bytes(B, 7 << 20, 16), ended.to_bytes());
+    assert!(t.bytes(B, 4 << 20, LEN.into()) == expected);
+    t.tear_down();
 }
 
 /// Needs a short buffer for results, then a long one.

@@ -11,7 +11,7 @@ use remora_nic::queue::{Data, SendFlags, SendOp, Status, WorkKind};
 use remora_nic::wire::{Dialect, Operation};
 use remora_offload::kernel::builtin::{aggregate, consistency, filter, get, hyperloglog, shuffle};
 use remora_offload::kernel::builtin::{column::Column, shuffle_send, traversal};
-use remora_offload::kernel::{Context, ExecutorLimits};
+use remora_offload::kernel::{AsyncProgram, Context, Deployment, ExecutorLimits};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::faults::{Fate, Faults, Rule};
 use remora_sim::hardware::PortTerms;
@@ -701,6 +701,34 @@ fn shuffle_sends_partitions_from_where_the_values_are() {
         assert_eq!(t.bytes(B, partition * 20_000, expected.len() as u64), expected);
     }
     t.tear_down();
+}
+
+/// Rows cost by their bytes, and groups besides.
+#[test]
+fn groups_are_paid_for() {
+    const GROUPS: u32 = 10_000;
+    let group_by = Some(Column { offset: 0, width: 4, signed: false });
+    let value = Column { offset: 0, width: 4, signed: false };
+    let params = aggregate::Params { row_len: 4, value, group_by, groups_max: 0 }.to_bytes();
+    let rows: Vec<u8> = (0..GROUPS).rev().flat_map(u32::to_le_bytes).collect();
+    for (budget, result_bytes, status) in [
+        (5000, 64 << 20, CallStatus::BUDGET),
+        (20_000, 1 << 20, CallStatus::MEMORY),
+        (20_000, 64 << 20, CallStatus::OK),
+    ] {
+        let limits = ExecutorLimits { result_bytes, ..ExecutorLimits::default() };
+        let mut t = kernel_pair(PairOptions::default(), limits, None);
+        let deployment = Deployment::new("aggregate", []).budget(budget);
+        let program = Box::new(AsyncProgram::new(aggregate::aggregate));
+        t.kernels(B, |kernels, _| kernels.deploy(OP, deployment, program)).unwrap();
+        let got = t.call_and_wait(OP, &params, &rows, 480_000);
+        assert_eq!(got.0, Some(status), "{budget} steps, {result_bytes} bytes");
+        if status == CallStatus::OK {
+            let groups = aggregate::Group::parse_all(&got.1);
+            assert!(groups.iter().map(|group| group.key).eq(0..u64::from(GROUPS)));
+        }
+        t.tear_down();
+    }
 }
 
 #[test]

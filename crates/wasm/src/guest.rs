@@ -12,7 +12,7 @@ use remora_offload::kernel::{CallStatus, Context, MemoryShare, ModuleLimits, Pas
 pub const TOTAL_MEMORY: usize = ModuleLimits::TOTAL_MEMORY;
 
 /// Bytes of an element of a table.
-const ELEMENT: usize = size_of::<usize>();
+pub(crate) const ELEMENT: usize = size_of::<usize>();
 
 /// The memory of all instances.
 static ALL: MemoryShare = MemoryShare::new(TOTAL_MEMORY);
@@ -37,6 +37,11 @@ pub(crate) struct Guest {
     bytes: usize,
     /// Elements of its tables.
     elements: usize,
+}
+
+/// Is there room for so many more bytes of memory, of all instances and of those of a share?
+pub(crate) fn has_room(share: Option<&MemoryShare>, bytes: usize) -> bool {
+    ALL.has_room(bytes) && share.is_none_or(|share| share.has_room(bytes))
 }
 
 impl Guest {

@@ -18,6 +18,8 @@ pub(crate) struct Linked {
     pub(crate) limits: ModuleLimits,
     /// What the memory of its instances counts for.
     pub(crate) share: Option<Arc<MemoryShare>>,
+    /// Bytes that each begins with.
+    pub(crate) first_bytes: usize,
     /// The module as it was loaded.
     pub(crate) bytes: Box<[u8]>,
 }

@@ -7,7 +7,7 @@ use wasmtime::{ExternType, Linker, ValType};
 
 use crate::engine::Host;
 use crate::error::LoadError;
-use crate::guest::Guest;
+use crate::guest::{ELEMENT, Guest};
 use crate::imports;
 use crate::limits::MODULE_MAX;
 use crate::linked::Linked;
@@ -109,7 +109,7 @@ impl Module {
             .map_err(|error| LoadError::Compiler(format!("{error:#}")))?;
         judge_imports(&module)?;
         judge_exports(&module)?;
-        judge_resources(&module, &limits)?;
+        let first_bytes = judge_resources(&module, &limits)?;
         let link = |linker: &Linker<Guest>| {
             let linked = linker.instantiate_pre(&module);
             linked.map_err(|error| LoadError::ImportType(format!("{error:#}")))
@@ -118,7 +118,7 @@ impl Module {
         let tap = module.get_export("tap");
         let tapping = tap.map(|_| link(&host.tapping)).transpose()?;
         let bytes = bytes.into();
-        let linked = Linked { host, plain, suspending, tapping, limits, share, bytes };
+        let linked = Linked { host, plain, suspending, tapping, limits, share, first_bytes, bytes };
         Ok(Module { linked: Arc::new(linked) })
     }
 
@@ -195,17 +195,20 @@ fn is_entry(export: ExternType) -> bool {
         && matches!((results.next(), results.next()), (Some(ValType::I32), None))
 }
 
-fn judge_resources(module: &wasmtime::Module, limits: &ModuleLimits) -> Result<(), LoadError> {
+/// Refuses a module that begins with too much. Returns the bytes that an instance begins with, or
+/// more, where its tables differ.
+fn judge_resources(module: &wasmtime::Module, limits: &ModuleLimits) -> Result<usize, LoadError> {
     let wants = module.resources_required();
     let wanted = wants.max_initial_memory_size.unwrap_or(0).saturating_mul(PAGE);
     if wanted > limits.memory as u64 {
         return Err(LoadError::Memory { wanted, limit: limits.memory });
     }
-    let wanted = wants.max_initial_table_size.unwrap_or(0);
-    if wanted > limits.table as u64 {
-        return Err(LoadError::Table { wanted, limit: limits.table });
+    let elements = wants.max_initial_table_size.unwrap_or(0);
+    if elements > limits.table as u64 {
+        return Err(LoadError::Table { wanted: elements, limit: limits.table });
     }
-    Ok(())
+    let tables = u64::from(wants.num_tables).saturating_mul(elements * ELEMENT as u64);
+    Ok(usize::try_from(wanted.saturating_add(tables)).unwrap_or(usize::MAX))
 }
 
 impl core::fmt::Debug for Module {

@@ -3,6 +3,7 @@
 use core::task::{self, Poll};
 use std::sync::Arc;
 
+use crate::guest::has_room;
 use crate::instance::{End, Plain, Suspending, attempt};
 use crate::linked::Linked;
 use remora_offload::kernel::{CallStatus, Context, Program};
@@ -88,6 +89,17 @@ impl ModuleProgram {
             }
         }
     }
+
+    /// Makes room for the memory of a new instance, if there is none, by dropping idle ones: the
+    /// least recently used first.
+    fn make_room(&mut self) {
+        while !has_room(self.module.share.as_deref(), self.module.first_bytes) {
+            let kept = |slot: &&mut Slot| slot.state == SlotState::Idle && !slot.is_empty();
+            let oldest = self.slots.iter_mut().filter(kept).min_by_key(|slot| slot.used);
+            let Some(oldest) = oldest else { return };
+            oldest.clear();
+        }
+    }
 }
 
 impl Program for ModuleProgram {
@@ -126,6 +138,9 @@ impl Program for ModuleProgram {
 impl ModuleProgram {
     /// Runs an invocation further.
     fn go_on(&mut self, cell: u32, cx: &mut task::Context<'_>) -> Poll<Result<(), CallStatus>> {
+        if self.slots.get(cell as usize).is_some_and(|slot| slot.is_empty()) {
+            self.make_room();
+        }
         let Some(slot) = self.slots.get_mut(cell as usize) else {
             return Poll::Ready(Err(CallStatus::TRAP));
         };

@@ -3,9 +3,12 @@
 #[path = "../../remora/tests/support/mod.rs"]
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use remora::kernel::{CallFailure, CallStatus, Deployment, Grant, KernelClient};
+use remora::kernel::{
+    CallFailure, CallStatus, Deployment, Grant, KernelClient, Loadable, MemoryShare,
+};
 use remora_wasm::{LoadError, Module, ModuleLimits};
 use support::{End, pair};
 
@@ -141,6 +144,25 @@ fn state_is_kept_for_one_queue_pair_and_from_all_others() {
         assert_eq!(call(&mut other, &[]).unwrap(), 1u32.to_le_bytes());
         assert_eq!(call(&mut client, &[]).unwrap(), 4u32.to_le_bytes());
         drop(c);
+    }
+}
+
+/// Queue pairs that have called leave the memory of their instances to those that call.
+#[test]
+fn idle_instances_make_room_for_others() {
+    for body in ["(i32.const 0)", "(drop (call $yield_now)) (i32.const 0)"] {
+        let (a, b, client) = pair();
+        let [(one, second), (two, third)] = [(); 2].map(|()| support::another(&a, &b));
+        let share = Arc::new(MemoryShare::new(2 << 16));
+        let (bytes, limits) = (kernel(body).bytes().to_vec(), ModuleLimits::default());
+        let module = Module::load_within(&bytes, limits, Some(share.clone())).unwrap();
+        load(&b, &module, &[]);
+        let mut clients = [client, second, third];
+        for client in [0, 1, 2, 0, 2, 1] {
+            assert_eq!(call(&mut clients[client], &[]), Ok(Vec::new()), "{body}");
+        }
+        assert_eq!(share.taken(), 2 << 16, "as many are kept as there is room for");
+        drop((one, two));
     }
 }
 

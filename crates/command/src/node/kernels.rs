@@ -452,8 +452,11 @@ impl NodeKernels {
         let deployment = Deployment::new(&load.name, grants).budget(load.budget);
         let mut loaded = lock(&self.loaded);
         let old = loaded.get(&opcode).filter(|_| load.replace);
-        // Binding may be refused, so it comes first; but it replaces another binding only at the
-        // end.
+        if old.is_none() {
+            self.admit(&loaded, opcode)?;
+        }
+        // Binding may be refused, so it comes before deploying, which will not be; but it replaces
+        // another binding only at the end.
         let mut tapping = None;
         let mut in_place = None;
         if let (Some(region), Some(tap)) = (&load.tap, tap) {
@@ -470,14 +473,8 @@ impl NodeKernels {
         }
         if old.is_some() {
             self.device.replace_kernel(opcode, deployment, program)?;
-        } else if loaded.len() >= KERNELS_MAX {
-            return Err(Refusal::Full);
         } else {
-            let deployed = self.device.deploy_program(opcode, deployment, program);
-            deployed.map_err(|error| match error {
-                DeployError::Taken(_) => Refusal::Taken(error),
-                other => other.into(),
-            })?;
+            self.device.deploy_program(opcode, deployment, program)?;
         }
         if let (Some(tapping), Some((keys, tap))) = (&tapping, in_place) {
             tapping.binding.replace(keys, tap);
@@ -486,6 +483,18 @@ impl NodeKernels {
         drop(loaded);
         let row = self.list().into_iter().find(|row| row.opcode == opcode);
         row.ok_or(Refusal::Deploy(DeployError::Unknown(opcode)))
+    }
+
+    /// Is there room for another kernel, and is its op-code free? What is bound to a region sees
+    /// WRITEs at once, so this is asked before.
+    fn admit(&self, loaded: &BTreeMap<u64, Loaded>, opcode: u64) -> Result<(), Refusal> {
+        if loaded.len() >= KERNELS_MAX {
+            return Err(Refusal::Full);
+        }
+        match self.device.kernels().iter().any(|kernel| kernel.opcode == opcode) {
+            true => Err(Refusal::Taken(DeployError::Taken(opcode))),
+            false => Ok(()),
+        }
     }
 
     /// Registers the granted regions in the protection domain of the clients of `region`, at the

@@ -46,7 +46,8 @@ pub struct Reply {
     pub status: CallStatus,
     /// Where in the buffer for results `data` goes: how many bytes were written before.
     pub offset: u32,
-    /// The results that are still to be written. The caller must have checked that they fit.
+    /// The results that are still to be written. The caller must have checked that they fit, and
+    /// that those of a local call, which are copied at once, are not long.
     pub data: Payload,
     /// The token of the WRITEs that bring the results before them. If one of these must be dropped
     /// because its memory is gone, the requester is told [`CallStatus::ACCESS`].

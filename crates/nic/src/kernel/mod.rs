@@ -167,6 +167,6 @@ pub enum Bound {
     Receive(u32),
     /// Payload of WRITEs that a queue pair sends.
     Send(u32),
-    /// Payload of WRITEs into a region.
+    /// Payload of WRITEs into a region, by its key or that of a window of it.
     Region(Key),
 }

@@ -378,7 +378,15 @@ impl Regions {
         Some((region.iova, region.len))
     }
 
-    /// The kernel that WRITEs through a key pass; zero for none.
+    /// The kernel that WRITEs through a key, which may be a window's, pass; zero for none.
+    pub(crate) fn tap_through(&self, key: Key) -> u32 {
+        match self.named(key) {
+            Some(Named::Window(window)) => window.bound.map_or(0, |bound| self.tap(bound.to.lkey)),
+            _ => self.tap(key),
+        }
+    }
+
+    /// The kernel that is bound to a region; zero for none.
     pub(crate) fn tap(&self, key: Key) -> u32 {
         self.region(key).map_or(0, |r| r.tap)
     }

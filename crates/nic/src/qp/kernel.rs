@@ -258,7 +258,7 @@ impl Qp {
         replaced: &'a mut Vec<u8>,
     ) -> Result<Option<&'a [u8]>, Refusal> {
         let tap = match self.cold.receive_tap {
-            0 => env.card.regions.tap(key),
+            0 => env.card.regions.tap_through(key),
             tap => tap,
         };
         if tap == 0 {

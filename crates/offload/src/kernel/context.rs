@@ -240,23 +240,49 @@ impl Context {
     }
 
     /// Appends granted memory to the results by reference: the card reads it when it makes the
-    /// packets, or for a local caller at once. If the memory is gone by then, the call ends with
-    /// [`CallStatus::ACCESS`], or the connection does if packets of that part have left.
+    /// packets, and for a local caller copies a megabyte of it a turn. If the memory is gone by
+    /// then, the call ends with [`CallStatus::ACCESS`], or the connection does if packets of that
+    /// part have left.
     ///
     /// # Errors
     /// The address was not granted, or the results do not fit the requester's buffer.
     pub fn send_memory(&self, addr: u64, len: u32) -> impl Future<Output = Result<(), CallStatus>> {
+        let mut done = 0;
         leaf(move |turn| {
-            turn.invocation.fits(len as usize)?;
-            if !turn.flush()? {
-                return Ok(Poll::Pending);
+            loop {
+                turn.invocation.fits((len - done) as usize)?;
+                if !turn.flush()? {
+                    return Ok(Poll::Pending);
+                }
+                let is_local = turn.invocation.call.header.local;
+                let piece = if is_local { (len - done).min(OBJECT_MAX as u32) } else { len };
+                if !turn.spend(if is_local { piece as usize } else { 0 })? {
+                    return Ok(Poll::Pending);
+                }
+                let key = turn.key_for(addr, len)?;
+                let at = addr.wrapping_add(done.into());
+                turn.invocation.held = (piece > 0).then_some((key, at, piece));
+                done += piece;
+                if done == len {
+                    return Ok(Poll::Ready(()));
+                }
             }
-            let copied = if turn.invocation.call.header.local { len as usize } else { 0 };
-            if !turn.spend(copied)? {
-                return Ok(Poll::Pending);
+        })
+    }
+
+    /// Says that the invocation keeps so many bytes of its own on the card until it ends, if they
+    /// are more than it has said before. All invocations keep as many together as may wait as
+    /// results.
+    ///
+    /// # Errors
+    /// [`CallStatus::MEMORY`] if there is no room for them.
+    pub fn keep(&self, bytes: usize) -> impl Future<Output = Result<(), CallStatus>> {
+        leaf(move |turn| {
+            let more = bytes.saturating_sub(turn.invocation.kept);
+            if !turn.buffers.keep(more) {
+                return Err(CallStatus::MEMORY);
             }
-            let key = turn.key_for(addr, len)?;
-            turn.invocation.held = (len > 0).then_some((key, addr, len));
+            turn.invocation.kept += more;
             Ok(Poll::Ready(()))
         })
     }

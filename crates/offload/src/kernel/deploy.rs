@@ -2,12 +2,14 @@
 //! deploys it, and `turn` charges it.)
 
 use core::future::Future;
+use core::hash::Hasher;
 use core::pin::Pin;
 use core::task::{self, Poll};
 
 use thiserror::Error;
 
 use super::CallStatus;
+use super::caught::caught;
 use super::context::Context;
 use super::grant::Grant;
 
@@ -104,6 +106,9 @@ impl core::fmt::Debug for dyn Program {
 }
 
 /// The code of a kernel: starts invocations and runs them. [`AsyncProgram`] is the usual one.
+///
+/// A panic ends the invocation in which it happens with [`CallStatus::TRAP`]; further ones begin as
+/// before.
 pub trait Program: Send {
     /// Starts an invocation. Returns a number for it, which is unique among unfinished
     /// invocations.
@@ -200,6 +205,17 @@ pub(super) struct Deployed {
 }
 
 impl Deployed {
+    /// Ends an unfinished invocation.
+    pub(super) fn stop(&mut self, cell: u32) {
+        // A panic here has nobody to be told: the invocation is over.
+        caught(|| self.code.stop(cell));
+    }
+
+    /// A queue pair is gone.
+    pub(super) fn closed(&mut self, qpn: u32) {
+        caught(|| self.code.closed(qpn));
+    }
+
     pub(super) fn info(&self) -> KernelInfo {
         let mut info = KernelInfo::new(self.opcode, self.deployment.clone());
         (info.calls, info.failed, info.running) = (self.calls, self.failed, self.running);
@@ -210,5 +226,30 @@ impl Deployed {
 impl core::fmt::Debug for Deployed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         self.info().fmt(f)
+    }
+}
+
+/// The deployer, not a peer, chooses op-codes, so the hash only has to spread them over the map.
+#[derive(Default)]
+pub(super) struct OpcodeHasher(u64);
+
+impl Hasher for OpcodeHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u16(&mut self, client: u16) {
+        self.0 = u64::from(client) << 48;
+    }
+
+    fn write_u64(&mut self, opcode: u64) {
+        let mixed = (opcode ^ self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 32;
     }
 }

@@ -1,9 +1,8 @@
 //! The executor: keeps deployed kernels and invocations, and decides which invocation runs.
 
 use core::cmp::Reverse;
-use core::hash::{BuildHasherDefault, Hasher};
+use core::hash::BuildHasherDefault;
 use core::task::Poll;
-use core::time::Duration;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use remora_nic::Time;
@@ -11,62 +10,17 @@ use remora_nic::kernel::{Buffer, Busy, Call, KernelIo, Passing, Payload, Reply, 
 use remora_nic::queue::Status;
 
 use super::CallStatus;
+use super::caught::caught;
 use super::context::{Context, poll_with};
-use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, Program};
+use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, OpcodeHasher, Program};
 use super::fallback::{FallbackCall, Host};
 use super::grant::Grant;
 use super::invocation::{Invocation, OBJECT_MAX, STAGE, Wait};
+use super::limits::ExecutorLimits;
 use super::pool::Pool;
 use super::tap::{Bound, Tap, TapInfo, TapIo};
 use super::timing::Timing;
 use super::turn::Turn;
-
-/// How much of a card kernels may use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ExecutorLimits {
-    /// The most deployed kernels.
-    pub kernels: usize,
-    /// The most invocations in flight; more than 4,096 count as 4,096.
-    pub invocations: usize,
-    /// The most of them for one client of a card that several programs share.
-    pub client_invocations: usize,
-    /// The most bytes of results that wait on the card.
-    pub result_bytes: usize,
-    /// The most steps of an invocation in one turn.
-    pub turn_steps: u32,
-    /// The most invocations that run in one turn of the card.
-    pub turn_invocations: usize,
-    /// How long an invocation waits for room to send while nothing of it leaves or arrives, and no
-    /// buffer for its results comes; it may wait up to twice as long.
-    ///
-    /// Results share a queue pair with its requests, in order. So two cards whose kernels stream
-    /// results to each other, each behind a request that the other has no room for, would wait for
-    /// ever. The first invocation that gives up frees both.
-    pub room_patience: Duration,
-    /// How long an invocation waits for further payload before it ends; it may wait up to twice as
-    /// long. A requester that is gone never sends the rest, and does not say so.
-    pub payload_patience: Duration,
-}
-
-impl ExecutorLimits {
-    /// The most deployed kernels where nothing is said.
-    pub const KERNELS: usize = 4096;
-}
-
-impl Default for ExecutorLimits {
-    fn default() -> ExecutorLimits {
-        ExecutorLimits {
-            kernels: ExecutorLimits::KERNELS,
-            invocations: 256,
-            client_invocations: 64,
-            result_bytes: 64 << 20,
-            turn_steps: 4096,
-            turn_invocations: 8,
-            room_patience: Duration::from_secs(1),
-            payload_patience: Duration::from_secs(10),
-        }
-    }
-}
 
 /// Runs kernels for a card; see [`remora_nic::Nic::set_kernels`].
 #[derive(Debug)]
@@ -89,10 +43,12 @@ pub struct Executor {
     sleeping: BinaryHeap<Reverse<(Time, u32)>>,
     buffers: Pool,
     taps: Vec<Option<Bound>>,
+    /// The users of the card's clients, by the clients' numbers.
+    users: Vec<Option<u32>>,
     host: Host,
     /// Invocations that ended with their queue pair and that the card has not counted yet.
     dropped: u64,
-    /// Taps that were stopped while sending and that the card has not counted yet.
+    /// Taps that were stopped without the card at hand, and that it has not counted yet.
     stopped: u64,
 }
 
@@ -114,6 +70,7 @@ impl Executor {
             sleeping: BinaryHeap::new(),
             buffers: Pool::new(limits.result_bytes),
             taps: Vec::new(),
+            users: Vec::new(),
             host: Host::default(),
             dropped: 0,
             stopped: 0,
@@ -123,6 +80,13 @@ impl Executor {
     /// Sets how long memory accesses take, for simulated cards.
     pub fn set_timing(&mut self, timing: Option<Box<dyn Timing>>) {
         self.timing = timing;
+    }
+
+    /// Says whose a client of the card is. All clients of a user leave invocations to others.
+    pub fn set_user(&mut self, client: u16, user: u32) {
+        let at = usize::from(client);
+        self.users.resize(self.users.len().max(at + 1), None);
+        self.users[at] = Some(user);
     }
 
     /// Deploys a kernel for an op-code. `code` runs its invocations.
@@ -325,7 +289,7 @@ impl Executor {
 
     /// The kernel for streams with this number, if it has not been stopped.
     fn bound(&mut self, number: u32) -> Option<&mut Bound> {
-        self.slot(number)?.as_mut().filter(|bound| bound.info.stopped.is_none())
+        self.slot(number)?.as_mut().filter(|bound| !bound.has_stopped())
     }
 
     /// Sends calls whose op-code has no kernel to the host, also those that wait for a fallback
@@ -394,13 +358,39 @@ impl Executor {
         (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
     }
 
-    /// The invocations of a client in flight.
-    fn running_of(&self, client: u16) -> usize {
-        let of = |invocation: &&Invocation| invocation.live && invocation.call.client == client;
-        self.invocations.iter().filter(of).count()
+    fn user_of(&self, client: u16) -> Option<u32> {
+        self.users.get(usize::from(client)).copied().flatten()
     }
 
+    /// How many of the calls in flight are so.
+    fn count(&self, is_so: impl Fn(&Call) -> bool) -> usize {
+        self.invocations.iter().filter(|other| other.live && is_so(&other.call)).count()
+    }
+
+    /// May another call begin? A user has at most as many as are left for others; a client, and a
+    /// queue pair, as many as are left to its user. Each may always have one.
+    fn may_begin(&self, call: &Call) -> bool {
+        let (all, client) = (self.running(), call.client);
+        let free = self.limits.invocations - all;
+        let limit = if client == 0 { usize::MAX } else { self.limits.client_invocations };
+        // To count takes time, and nobody has more than all of them.
+        if all < free.saturating_sub(all).min(limit) {
+            return true;
+        }
+        let user = self.user_of(client);
+        let of_user = user.map_or(0, |_| self.count(|other| self.user_of(other.client) == user));
+        let left = free.saturating_sub(of_user).max(1);
+        let of_client = if client == 0 { 0 } else { self.count(|other| other.client == client) };
+        of_user < free.max(1)
+            && of_client < left.min(limit)
+            && self.count(|other| other.qpn == call.qpn) < left
+    }
+
+    /// A place for a call, if it may begin.
     fn place(&mut self, call: &Call) -> Option<u32> {
+        if !self.may_begin(call) {
+            return None;
+        }
         if let Some(index) = self.free.pop() {
             return Some(index);
         }
@@ -411,13 +401,16 @@ impl Executor {
         Some(self.invocations.len() as u32 - 1)
     }
 
-    /// Runs an invocation, with payload that has just arrived. Payload that its kernel does not
-    /// take is kept.
-    fn run(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8]) {
+    /// Runs an invocation, which starts its kernel the first time, with payload that has just
+    /// arrived. Payload that the kernel does not take is kept. Returns what is left of `most`
+    /// steps.
+    fn run(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8], most: u32) -> u32 {
         let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];
-        let Some(program) = self.programs[invocation.program as usize].as_mut() else { return };
-        let Some(cell) = invocation.cell else { return };
+        let Some(program) = self.programs[invocation.program as usize].as_mut() else {
+            return most;
+        };
+        let (context, mut started) = (Context::of(invocation), invocation.cell);
         invocation.wait = Wait::Turn;
         let turn = Turn {
             io: &mut *io,
@@ -427,20 +420,23 @@ impl Executor {
             timing: self.timing.as_deref_mut(),
             id,
             chunk: (!chunk.is_empty()).then_some(chunk),
-            steps: self.limits.turn_steps,
+            steps: most,
         };
         let code = &mut program.code;
-        let (polled, turn) = poll_with(turn, |cx| code.poll(cell, cx));
+        let (polled, turn) = poll_with(turn, |cx| {
+            caught(|| {
+                let cell = *started.get_or_insert_with(|| code.start(context));
+                code.poll(cell, cx)
+            })
+        });
         let Turn { invocation, chunk: left, steps, .. } = turn;
-        if polled.is_pending() {
-            invocation.staged.extend_from_slice(left.unwrap_or_default());
-        } else {
-            invocation.cell = None;
-        }
+        invocation.cell = started.filter(|_| !matches!(polled, Some(Poll::Ready(_))));
         let wait = invocation.wait;
         match polled {
-            Poll::Ready(result) => self.finish(io, index, result),
-            Poll::Pending => {
+            None => self.finish(io, index, Err(CallStatus::TRAP)),
+            Some(Poll::Ready(result)) => self.finish(io, index, result),
+            Some(Poll::Pending) => {
+                invocation.staged.extend_from_slice(left.unwrap_or_default());
                 match wait {
                     // The kernel waits for something that is not the card's, and no event would
                     // make it run again.
@@ -453,6 +449,7 @@ impl Executor {
                 }
             }
         }
+        steps
     }
 
     /// Notes that an invocation waits for room to send, for a limited time; ends it if that time is
@@ -560,6 +557,7 @@ impl Executor {
         // Entries of the old invocation in queues no longer stand for this place.
         invocation.queued = false;
         invocation.drop_out(&mut self.buffers);
+        self.buffers.release(core::mem::take(&mut invocation.kept));
         let (host, at) = (invocation.wait == Wait::Host, invocation.program);
         let cell = invocation.cell.take();
         self.free.push(index);
@@ -568,7 +566,7 @@ impl Executor {
             return;
         }
         if let Some(program) = self.programs[at as usize].as_mut() {
-            cell.into_iter().for_each(|cell| program.code.stop(cell));
+            cell.into_iter().for_each(|cell| program.stop(cell));
             program.running -= 1;
             program.failed += u64::from(failed);
         }
@@ -642,9 +640,6 @@ impl remora_nic::kernel::Kernels for Executor {
             }
             return taken;
         };
-        if call.client != 0 && self.running_of(call.client) >= self.limits.client_invocations {
-            return Taken::Busy;
-        }
         let Some(index) = self.place(call) else { return Taken::Busy };
         let Some(program) = self.programs[at as usize].as_mut() else { return Taken::NoKernel };
         program.calls += 1;
@@ -652,10 +647,9 @@ impl remora_nic::kernel::Kernels for Executor {
         let budget = program.deployment.budget;
         let invocation = &mut self.invocations[index as usize];
         invocation.begin(call, params, more == 0, budget);
-        let cell = program.code.start(Context::of(invocation));
-        (invocation.program, invocation.cell) = (at, Some(cell));
+        invocation.program = at;
         let id = self.id(index);
-        self.run(io, index, data);
+        self.run(io, index, data, self.limits.turn_steps);
         if more > 0 && self.find(id).is_some() { Taken::Wants(id) } else { Taken::Done }
     }
 
@@ -688,7 +682,7 @@ impl remora_nic::kernel::Kernels for Executor {
         }
         if invocation.wait == Wait::Payload {
             invocation.ended = last;
-            self.run(io, index, bytes);
+            self.run(io, index, bytes, self.limits.turn_steps);
             return Ok(());
         }
         invocation.staged.extend_from_slice(bytes);
@@ -708,11 +702,15 @@ impl remora_nic::kernel::Kernels for Executor {
                 self.awake(io, at, index);
             }
         }
+        let mut steps = self.limits.turn_steps;
         for _ in 0..self.limits.turn_invocations {
+            if steps == 0 {
+                break;
+            }
             let Some(id) = self.ready.pop_front() else { break };
             let Some(index) = self.find(id) else { continue };
             self.invocations[index as usize].queued = false;
-            self.run(io, index, &[]);
+            steps = self.run(io, index, &[], steps);
         }
     }
 
@@ -743,10 +741,10 @@ impl remora_nic::kernel::Kernels for Executor {
                 self.end(index as u32, true);
             }
         }
-        for program in self.programs.iter_mut().flatten() {
-            program.code.closed(qpn);
+        self.programs.iter_mut().flatten().for_each(|program| program.closed(qpn));
+        for bound in self.taps.iter_mut().flatten() {
+            self.stopped += u64::from(bound.closed(qpn));
         }
-        self.taps.iter_mut().flatten().for_each(|bound| bound.tap.closed(qpn));
         self.host.forget(qpn);
     }
 
@@ -759,41 +757,18 @@ impl remora_nic::kernel::Kernels for Executor {
         replaced: &mut Vec<u8>,
     ) -> Verdict {
         let Some(bound) = self.bound(tap) else { return Verdict::Pass };
-        let mut tap_io = TapIo { io: &mut *io, grants: &bound.grants, pd: passing.pd, hint: 0 };
-        let verdict = bound.tap.receiving(&mut tap_io, passing, bytes, replaced);
-        io.counters().kernel_taps_stopped += u64::from(bound.saw());
-        verdict
+        let verdict = bound.look(|tap, grants| {
+            let mut tap_io = TapIo { io: &mut *io, grants, pd: passing.pd, hint: 0 };
+            tap.receiving(&mut tap_io, passing, bytes, replaced)
+        });
+        io.counters().kernel_taps_stopped += u64::from(bound.has_stopped());
+        verdict.unwrap_or(Verdict::Pass)
     }
 
     fn sending(&mut self, tap: u32, passing: &Passing, bytes: &mut [u8]) {
         if let Some(bound) = self.bound(tap) {
-            bound.tap.sending(passing, bytes);
-            self.stopped += u64::from(bound.saw());
+            bound.look(|tap, _| tap.sending(passing, bytes));
+            self.stopped += u64::from(bound.has_stopped());
         }
-    }
-}
-
-/// The deployer, not a peer, chooses op-codes, so the hash only has to spread them over the map.
-#[derive(Default)]
-struct OpcodeHasher(u64);
-
-impl Hasher for OpcodeHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u16(&mut self, client: u16) {
-        self.0 = u64::from(client) << 48;
-    }
-
-    fn write_u64(&mut self, opcode: u64) {
-        let mixed = (opcode ^ self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = mixed ^ mixed >> 32;
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Invocation {
     /// Results that were not sent yet: bytes in `out` or granted memory in `held`, never both.
     pub(super) out: Option<Room>,
     pub(super) held: Option<(Key, u64, u32)>,
+    /// Bytes that its kernel keeps beside results: see [`super::Context::keep`].
+    pub(super) kept: usize,
     /// Bytes of results that were sent.
     pub(super) written: u32,
     /// Messages that were sent and not acknowledged yet.
@@ -84,6 +86,7 @@ impl Invocation {
             ended: false,
             out: None,
             held: None,
+            kept: 0,
             written: 0,
             in_flight: 0,
             progress: 0,
@@ -106,7 +109,7 @@ impl Invocation {
         self.params.extend_from_slice(params);
         self.staged.clear();
         self.ended = ended;
-        (self.out, self.held) = (None, None);
+        (self.out, self.held, self.kept) = (None, None, 0);
         (self.written, self.in_flight, self.progress, self.left) = (0, 0, 0, budget);
         (self.wait, self.queued, self.hint, self.broken) = (Wait::Turn, false, 0, false);
         (self.room_by, self.received, self.payload_by) = (None, 0, None);

@@ -38,6 +38,12 @@ impl MemoryShare {
         self.taken.load(Ordering::Relaxed)
     }
 
+    /// Is there room for so many more bytes now?
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.taken().checked_add(bytes).is_some_and(|sum| sum <= self.limit)
+            && self.whole.as_ref().is_none_or(|whole| whole.has_room(bytes))
+    }
+
     /// Takes so many more bytes, which [`MemoryShare::give_back`] gives back; returns whether there
     /// was room for all of them.
     #[must_use]
@@ -72,7 +78,7 @@ mod tests {
         let [one, two] = [(); 2].map(|()| MemoryShare::of(whole.clone(), 70));
         assert_eq!((one.limit(), MemoryShare::of(whole.clone(), 101).limit()), (70, 100));
         assert!(one.take(70) && !one.take(1) && !one.take(usize::MAX));
-        assert!(!two.take(31) && two.take(30));
+        assert!(!two.has_room(31) && !two.take(31) && two.has_room(30) && two.take(30));
         assert_eq!((one.taken(), two.taken(), whole.taken()), (70, 30, 100));
         one.give_back(70);
         assert!(two.take(40));

@@ -27,14 +27,16 @@
 //!   payload; `scatter`: writes in many places; `tap`: kernels bound to streams.
 //! - Deployed: `deploy`: a program under an op-code; `grant`: the memory that it may use;
 //!   `fallback`: calls whose op-code has no kernel.
-//! - Run: `executor`: which invocation runs, and how it ends ([`Executor`]); `invocation`: what is
-//!   kept of a call; `pool`: buffers for results; `turn`: what a poll is lent, and pays for each
-//!   step of its budget; `timing`: what memory takes in a simulation.
+//! - Run: `executor`: which invocation runs, and how it ends ([`Executor`]); `limits`: how much of
+//!   the card they may use; `invocation`: what is kept of a call; `pool`: buffers for results;
+//!   `turn`: what a poll is lent, and pays for each step of its budget; `timing`: what memory takes
+//!   in a simulation; `caught`: panics of kernels.
 //! - [`builtin`]: the kernels of the paper. `loadable`: kernels that are loaded at run time
 //!   ([`Loadable`]); `memory_share`: what their instances have of memory; [`hosting`]: what their
 //!   host needs.
 
 pub mod builtin;
+mod caught;
 mod context;
 mod deploy;
 mod executor;
@@ -42,6 +44,7 @@ mod fallback;
 mod grant;
 pub mod hosting;
 mod invocation;
+mod limits;
 mod loadable;
 mod memory_share;
 mod pool;
@@ -53,9 +56,10 @@ mod turn;
 
 pub use context::Context;
 pub use deploy::{AsyncProgram, DeployError, Deployment, KernelInfo, Program};
-pub use executor::{Executor, ExecutorLimits};
+pub use executor::Executor;
 pub use fallback::FallbackCall;
 pub use grant::Grant;
+pub use limits::ExecutorLimits;
 pub use loadable::{LoadRefusal, Loadable, Loader, ModuleLimits, no_loader};
 pub use memory_share::MemoryShare;
 pub use port::Port;

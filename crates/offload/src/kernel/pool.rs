@@ -1,4 +1,4 @@
-//! Buffers for results, limited in total bytes.
+//! Buffers for results, limited in total bytes; and what kernels keep otherwise.
 
 use core::ops::{Deref, DerefMut};
 
@@ -14,6 +14,9 @@ pub(super) struct Pool {
     free: Vec<Buffer>,
     /// Bytes that buffers in use count for.
     out: usize,
+    /// Bytes that invocations keep. They are limited apart, so that results find room whatever is
+    /// kept.
+    kept: usize,
     limit: usize,
 }
 
@@ -41,7 +44,7 @@ impl DerefMut for Room {
 
 impl Pool {
     pub(super) fn new(limit: usize) -> Pool {
-        Pool { free: Vec::new(), out: 0, limit }
+        Pool { free: Vec::new(), out: 0, kept: 0, limit }
     }
 
     /// The bytes that a buffer of `len` bytes counts for. A step may add to results past a chunk,
@@ -56,6 +59,18 @@ impl Pool {
         let fits = more == 0 || self.out + more <= self.limit;
         self.out += if fits { more } else { 0 };
         fits
+    }
+
+    /// Notes that an invocation keeps `more` bytes; `false` if the limit is reached.
+    pub(super) fn keep(&mut self, more: usize) -> bool {
+        let fits = more <= self.limit.saturating_sub(self.kept);
+        self.kept += if fits { more } else { 0 };
+        fits
+    }
+
+    /// Notes that bytes are no longer kept.
+    pub(super) fn release(&mut self, kept: usize) {
+        self.kept -= kept;
     }
 
     /// An empty buffer that will take `len` bytes; `None` if the limit is reached.

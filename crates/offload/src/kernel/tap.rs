@@ -4,11 +4,13 @@
 use remora_nic::Pd;
 use remora_nic::kernel::KernelIo;
 
+use super::caught::caught;
 use super::grant::{Grant, granted, refused};
 use super::{CallStatus, Passing, Scatter, Verdict};
 
 /// A kernel that sees the payload of WRITEs as it passes. Its work must be bounded by the
-/// payload's length, and it keeps no reference to the payload.
+/// payload's length, and it keeps no reference to the payload. One that panics is stopped with
+/// [`CallStatus::TRAP`].
 pub trait Tap: Send {
     /// Handles payload that arrives: each byte of each message once, in order. `replaced` holds
     /// what is written if the verdict is [`Verdict::Replace`].
@@ -117,10 +119,26 @@ impl Bound {
         Bound { tap, grants, info: TapInfo::default() }
     }
 
-    /// Counts a payload. Returns whether the kernel stopped at it.
-    pub(super) fn saw(&mut self) -> bool {
+    /// Lets the kernel look at a payload. If it fails, it is stopped, and by a panic there is no
+    /// result.
+    pub(super) fn look<R>(&mut self, look: impl FnOnce(&mut dyn Tap, &[Grant]) -> R) -> Option<R> {
         self.info.payloads += 1;
-        self.info.stopped = self.tap.failed();
+        let Bound { tap, grants, .. } = self;
+        let seen = caught(|| (look(&mut **tap, grants), tap.failed()));
+        self.info.stopped = seen.as_ref().map_or(Some(CallStatus::TRAP), |(_, failed)| *failed);
+        seen.map(|(result, _)| result)
+    }
+
+    /// A queue pair has ended. Returns whether the kernel stopped at that.
+    pub(super) fn closed(&mut self, qpn: u32) -> bool {
+        let panicked = caught(|| self.tap.closed(qpn)).is_none();
+        if panicked {
+            self.info.stopped = Some(CallStatus::TRAP);
+        }
+        panicked
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
         self.info.stopped.is_some()
     }
 }

@@ -324,10 +324,11 @@ fn gather(driver: &mut Own, slot: u16, is_guest: bool) -> Result<Gathered, Refus
 /// Gives a session its share of the card, and holds it to its rates.
 pub(super) fn share(driver: &mut Own, slot: u16, (uid, rule): (u32, &Rule)) {
     if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
-        let Rule { loans, groups, kernels, memory_bytes, .. } = *rule;
-        of.user = User { uid, loans, groups, kernels, memory_bytes };
+        let Rule { loans, groups, kernels, kernel_steps, memory_bytes, .. } = *rule;
+        of.user = User { uid, loans, groups, kernels, kernel_steps, memory_bytes };
     }
     let (client, now) = (client_of(slot), driver.now());
+    driver.kernels(|kernels, _| kernels.set_user(client, uid));
     driver.nic.set_client_weight(client, rule.weight);
     if let Err(error) = driver.nic.set_client_limits(now, client, rule.rates) {
         tracing::error!(%error, "a session without its rates");

@@ -228,7 +228,9 @@ pub(super) fn install(
             KernelRequest::Deploy { opcode, replace, name, budget, grants: list, .. },
             Built::Program(program),
         ) => {
-            let deployment = Deployment::new(name.clone(), grants(list)).budget(*budget);
+            let most = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
+            let steps = most.map_or(0, |of| of.user.kernel_steps).min(*budget);
+            let deployment = Deployment::new(name.clone(), grants(list)).budget(steps);
             let code = (deployment, program, module_bytes);
             deploy(driver, slot, (*opcode, *replace), code)
         }

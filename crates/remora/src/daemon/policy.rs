@@ -13,6 +13,7 @@
 //! loans = 4096              # pieces of memory that all its sessions lend together
 //! groups = 256              # multicast groups that they are in, the same
 //! kernels = 512             # kernels, the same
+//! kernel_steps = 1000000    # steps of an invocation of one of these
 //! kernel_memory_bytes = 1073741824  # memory of the instances of their modules, the same
 //! memory_bytes = 17179869184  # bytes that the daemon maps or keeps for them, the same
 //! keep_seconds = 3600       # how long a session may outlive its client
@@ -67,6 +68,8 @@ pub(crate) struct Rule {
     pub(crate) groups: u32,
     /// The most kernels of all of them.
     pub(crate) kernels: u32,
+    /// The most steps of an invocation of one of these, whatever their programs ask for.
+    pub(crate) kernel_steps: u64,
     /// The most memory of all instances of their modules, in bytes.
     pub(crate) kernel_memory_bytes: u64,
     /// The most bytes of what else the daemon has for them: used parts of their arenas, memory that
@@ -95,6 +98,8 @@ const SESSIONS_OF_A_USER: u32 = 256;
 const LOANS_OF_A_USER: u32 = LOANS_MAX as u32 / 2;
 const GROUPS_OF_A_USER: u32 = ALL_GROUPS / 2;
 const KERNELS_OF_A_USER: u32 = ALL_KERNELS / 2;
+/// As much as the longest payload takes, and results as long.
+const KERNEL_STEPS: u64 = 1 << 26;
 const KERNEL_MEMORY_OF_A_USER: u64 = ALL_KERNEL_MEMORY / 2;
 /// The memory of instances of modules that the daemon has.
 const ALL_KERNEL_MEMORY: u64 = ModuleLimits::TOTAL_MEMORY as u64;
@@ -161,6 +166,7 @@ struct Entry {
     loans: Option<u32>,
     groups: Option<u32>,
     kernels: Option<u32>,
+    kernel_steps: Option<u64>,
     kernel_memory_bytes: Option<u64>,
     memory_bytes: Option<u64>,
     keep_seconds: Option<u32>,
@@ -245,6 +251,7 @@ impl Rule {
             loans: LOANS_OF_A_USER,
             groups: GROUPS_OF_A_USER,
             kernels: KERNELS_OF_A_USER,
+            kernel_steps: KERNEL_STEPS,
             kernel_memory_bytes: KERNEL_MEMORY_OF_A_USER,
             memory_bytes: memory_of_a_user(),
             keep_seconds: None,
@@ -267,6 +274,7 @@ impl Rule {
             loans: entry.loans.unwrap_or(LOANS_OF_A_USER),
             groups: entry.groups.unwrap_or(GROUPS_OF_A_USER),
             kernels: entry.kernels.unwrap_or(KERNELS_OF_A_USER),
+            kernel_steps: entry.kernel_steps.unwrap_or(KERNEL_STEPS),
             kernel_memory_bytes: entry.kernel_memory_bytes.unwrap_or(KERNEL_MEMORY_OF_A_USER),
             memory_bytes: entry.memory_bytes.or_else(memory_of_a_user),
             keep_seconds: entry.keep_seconds,
@@ -421,6 +429,7 @@ mod tests {
             sessions = 1
             loans = 10
             kernels = 6
+            kernel_steps = 7
             kernel_memory_bytes = 9
             [users.root]
             lend_process_memory = true
@@ -444,6 +453,7 @@ mod tests {
         assert_eq!((policy.sessions(), policy.rule(9999).sessions), (5, 1));
         assert_eq!((policy.rule(9999).loans, policy.rule(4712).groups), (10, GROUPS_OF_A_USER));
         assert_eq!((policy.rule(9999).kernels, policy.rule(4712).kernels), (6, KERNELS_OF_A_USER));
+        assert_eq!((policy.rule(9999).kernel_steps, policy.rule(0).kernel_steps), (7, 1 << 26));
         assert_eq!(policy.rule(9999).kernel_memory_bytes, 9);
         assert_eq!(policy.rule(4712).memory_bytes, Some(8));
         assert!(policy.rule(9999).attach && !policy.rule(4711).attach);

@@ -150,6 +150,8 @@ pub(crate) struct User {
     pub(crate) loans: u32,
     pub(crate) groups: u32,
     pub(crate) kernels: u32,
+    /// The most steps of an invocation of one of these.
+    pub(crate) kernel_steps: u64,
     /// `None`: without limit.
     pub(crate) memory_bytes: Option<u64>,
 }

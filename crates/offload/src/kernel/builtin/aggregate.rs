@@ -1,10 +1,11 @@
 //! Aggregate: count, sum, minimum and maximum of a column, over all rows of a stream or by group.
 //! StRoM §1 names such a kernel and does not describe one.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::column::{Column, ROW_MAX, Rows};
 use super::reader::{Reader, require, word};
+use crate::kernel::hosting::charge;
 use crate::kernel::{CallStatus, Context};
 
 /// Bytes of [`Params`].
@@ -131,19 +132,36 @@ impl Group {
 /// An aggregation that has seen part of its stream.
 #[derive(Clone, Debug)]
 pub struct Aggregation {
-    params: Params,
+    row_len: u16,
+    value: Column,
     rows: Rows,
-    groups: Vec<Group>,
-    by_key: HashMap<u64, u32>,
+    groups: Groups,
+    /// Another group did not fit.
     full: bool,
 }
+
+#[derive(Clone, Debug)]
+enum Groups {
+    /// All rows.
+    One(Group),
+    /// By the column, so many at most. They are in order at all times, as to sort very many at the
+    /// end would take a card long.
+    By(Column, usize, BTreeMap<u64, Group>),
+}
+
+/// What a group takes of a card's memory, about: nodes of the map are half full at least.
+const GROUP_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>());
 
 impl Aggregation {
     /// An aggregation that has seen nothing.
     pub fn new(params: Params) -> Aggregation {
-        let groups = if params.group_by.is_none() { vec![Group::new(0)] } else { Vec::new() };
-        let rows = Rows::new(params.row_len);
-        Aggregation { params, rows, groups, by_key: HashMap::new(), full: false }
+        let Params { row_len, value, group_by, groups_max } = params;
+        let most = if groups_max == 0 { GROUPS_MAX } else { groups_max } as usize;
+        let groups = match group_by {
+            None => Groups::One(Group::new(0)),
+            Some(column) => Groups::By(column, most, BTreeMap::new()),
+        };
+        Aggregation { row_len, value, rows: Rows::new(row_len), groups, full: false }
     }
 
     /// Adds the next piece of the stream, which need not end with a row.
@@ -151,57 +169,65 @@ impl Aggregation {
     /// # Errors
     /// [`CallStatus::MEMORY`] if there are too many groups.
     pub fn push(&mut self, piece: &[u8]) -> Result<(), CallStatus> {
-        let Aggregation { params, rows, groups, by_key, full } = self;
-        let Params { row_len, value, group_by, groups_max } = *params;
-        let most = if groups_max == 0 { GROUPS_MAX } else { groups_max } as usize;
+        let Aggregation { row_len, value, rows, groups, full } = self;
         rows.push(piece, |run| {
-            for row in run.chunks_exact(row_len.into()) {
-                let at = match group_by {
-                    None => 0,
-                    Some(column) => {
-                        let key = column.of(row);
-                        let next = groups.len() as u32;
-                        match by_key.get(&key) {
-                            Some(at) => *at as usize,
-                            None if groups.len() < most => {
-                                by_key.insert(key, next);
-                                groups.push(Group::new(key));
-                                next as usize
+            let rows = run.chunks_exact((*row_len).into());
+            match groups {
+                Groups::One(group) => rows.for_each(|row| group.add(*value, value.of(row))),
+                Groups::By(column, most, groups) => {
+                    for row in rows {
+                        let (key, has_room) = (column.of(row), groups.len() < *most);
+                        match groups.get_mut(&key) {
+                            Some(group) => group.add(*value, value.of(row)),
+                            None if has_room => {
+                                let mut group = Group::new(key);
+                                group.add(*value, value.of(row));
+                                groups.insert(key, group);
                             }
-                            None => {
-                                *full = true;
-                                continue;
-                            }
+                            None => *full = true,
                         }
                     }
-                };
-                groups[at].add(value, value.of(row));
+                }
             }
         });
         if self.full { Err(CallStatus::MEMORY) } else { Ok(()) }
+    }
+
+    /// About how many bytes its groups take.
+    fn bytes(&self) -> usize {
+        match &self.groups {
+            Groups::One(_) => 0,
+            Groups::By(.., groups) => groups.len() * GROUP_BYTES,
+        }
     }
 
     /// The groups, sorted by key.
     ///
     /// # Errors
     /// [`CallStatus::BAD_PARAMS`] if the stream ended within a row.
-    pub fn end(mut self) -> Result<Vec<Group>, CallStatus> {
+    pub fn end(mut self) -> Result<impl Iterator<Item = Group> + Send, CallStatus> {
         require(self.rows.end() == 0)?;
-        self.groups.sort_unstable_by_key(|group| group.key);
-        Ok(self.groups)
+        let (one, many) = match self.groups {
+            Groups::One(group) => (Some(group), BTreeMap::new()),
+            Groups::By(.., groups) => (None, groups),
+        };
+        Ok(one.into_iter().chain(many.into_values()))
     }
 }
 
 /// The kernel, called by RPC WRITE: the payload is rows, the result is [`Group`]s sorted by key.
 ///
 /// # Errors
-/// Those of [`Params::parse`], [`Aggregation::push`] and [`Aggregation::end`].
+/// Those of [`Params::parse`], [`Aggregation::push`] and [`Aggregation::end`];
+/// [`CallStatus::MEMORY`], too, if the card has no memory for more groups.
 pub async fn aggregate(context: Context) -> Result<(), CallStatus> {
     let mut aggregation = Aggregation::new(context.params(Params::parse).await?);
     while let Some(result) = context.payload(|piece, _| aggregation.push(piece)).await? {
         result?;
+        context.keep(aggregation.bytes()).await?;
     }
     for group in aggregation.end()? {
+        charge(GROUP_LEN).await?;
         context.output(|out| out.extend_from_slice(&group.to_bytes())).await?;
         context.settle().await?;
     }
@@ -226,7 +252,7 @@ mod tests {
         for piece in stream.chunks(5) {
             aggregation.push(piece).unwrap();
         }
-        let groups = aggregation.clone().end().unwrap();
+        let groups: Vec<Group> = aggregation.clone().end().unwrap().collect();
         let figures: Vec<_> =
             groups.iter().map(|g| (g.key, g.count, g.sum, g.min as i64, g.max as i64)).collect();
         let least = i64::from(i32::MIN);
@@ -236,7 +262,7 @@ mod tests {
         assert_eq!(Group::parse(&groups[2].to_bytes()), groups[2]);
         assert_eq!(aggregation.push(&[77; 12]), Err(CallStatus::MEMORY));
         aggregation.push(&[1]).unwrap_err();
-        assert_eq!(aggregation.end(), Err(CallStatus::BAD_PARAMS));
+        assert_eq!(aggregation.end().err(), Some(CallStatus::BAD_PARAMS));
     }
 
     #[test]
@@ -249,6 +275,6 @@ mod tests {
         }
         let sum = i128::from(u64::MAX) + 12;
         let expected = Group { key: 0, count: 3, sum, min: 3, max: u64::MAX };
-        assert_eq!(aggregation.end(), Ok(vec![expected]));
+        assert_eq!(aggregation.end().unwrap().collect::<Vec<_>>(), [expected]);
     }
 }

@@ -42,7 +42,7 @@ fn read_back(disk: &Arc<Faulty>, fsync: Fsync) -> (Log, Committer<Faulty>, Vec<P
         Options { fsync, segment_bytes: 600, salt: SALT, retry_ms: 10, ..Options::default() };
     let (log, mut read) = (Log::new(options), Vec::new());
     let from = newest(&**disk).unwrap().unwrap_or(Position::NONE);
-    let opened = open_log(disk, &log, from, Parts::Whole, &mut |position, fields| {
+    let opened = open_log(disk, &log, from, Parts::All, &mut |position, fields| {
         assert_eq!(fields.value, position.number().to_le_bytes());
         read.push(position);
         Ok(())

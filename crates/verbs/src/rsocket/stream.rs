@@ -447,7 +447,11 @@ impl Stream {
     }
 
     fn give_due_credits(&mut self) {
-        if self.up && !self.failed && self.controls_room > 0 && self.credits_are_due() {
+        // A peer that has closed its end sends no more, and may be gone: an answer would only hold
+        // up this end's close until its last retry.
+        let ended = !self.readable && !self.writable;
+        let room = self.up && !self.failed && !ended && self.controls_room > 0;
+        if room && self.credits_are_due() {
             self.give_credits();
         }
     }

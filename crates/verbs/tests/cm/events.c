@@ -291,6 +291,7 @@ static void migrate_listener(void)
 	await_readable(servers);
 	CHECK(!rdma_migrate_id(listener, other) && listener->channel == other);
 	CHECK(!readable(servers) && readable(other));
+	param.qp_num++;
 	CHECK(!rdma_connect(clients[1], &param));
 	for (int i = 0; i < 2; i++) {
 		requests[i] = passes(other, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -298,6 +299,7 @@ static void migrate_listener(void)
 	}
 	/* What happens to them comes there, too. */
 	for (int i = 0; i < 2; i++) {
+		param.qp_num++;
 		CHECK(!rdma_accept(requests[i], &param));
 		CHECK(passes(ours, RDMA_CM_EVENT_CONNECT_RESPONSE) == clients[i]);
 		CHECK(!rdma_establish(clients[i]));

@@ -14,7 +14,7 @@
 #include <rdma/rsocket.h>
 
 #define CHECK(what) do { if (!(what)) { \
-	printf("line %d: %s (errno %d)\n", __LINE__, #what, errno); _Exit(1); } } while (0)
+	dprintf(1, "line %d: %s (errno %d)\n", __LINE__, #what, errno); _Exit(1); } } while (0)
 
 #define TOTAL (8 << 20)
 
@@ -151,10 +151,12 @@ static void an_event_is_waited_for(void)
 	rdma_destroy_event_channel(channel);
 }
 
-static struct rdma_conn_param param = { .qp_num = 0x1234 };
+/* Each connection has queue pairs of its own. */
+static unsigned next_qp_num = 0x1234;
 
 static void *accepts(void *channel)
 {
+	struct rdma_conn_param param = { .qp_num = next_qp_num++ };
 	struct rdma_cm_event *event;
 	let_it_tick();
 	CHECK(!rdma_get_cm_event(channel, &event));
@@ -167,6 +169,7 @@ static void *accepts(void *channel)
 static void a_synchronous_call_sees_it_through(int flags)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_conn_param param = { .qp_num = next_qp_num++ };
 	struct rdma_cm_id *listener, *id;
 	pthread_t thread;
 	at.sin_port = 0;

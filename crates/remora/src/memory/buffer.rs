@@ -14,6 +14,9 @@ use super::{across, copy};
 /// The smallest page: where pages are larger, the system refuses what is not whole ones.
 const PAGE: usize = 4096;
 
+/// Bytes that are moved to a file together, or left out where all are zeros.
+const MOVED_AT_ONCE: usize = 64 << 10;
+
 /// Page-aligned memory, zero at first, that a card and its peers may change at any time.
 ///
 /// Therefore it is never lent as a slice: its bytes are copied in and out, through `&self` and from
@@ -186,23 +189,19 @@ impl Buffer {
         matches!(self.owner, Owner::This)
     }
 
-    /// Moves the bytes to a file of memory of the same length, which takes the place of the
+    /// Moves the bytes to a new file of memory of the same length, which takes the place of the
     /// buffer's own mapping: the addresses stay. Nobody writes the bytes meanwhile.
     ///
     /// # Errors
     /// The file is too short, or the system cannot map it. The buffer is as before then.
     pub(crate) fn move_to(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
-        let mut done = 0;
-        while done < self.len {
-            let (fd, left) = (file.as_raw_fd(), self.len - done);
-            // SAFETY: the bytes from `done` on are within our mapping; the call only reads them.
-            let put = unsafe {
-                libc::pwrite(fd, self.base.as_ptr().add(done).cast(), left, done as libc::off_t)
-            };
-            match put {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                put if put > 0 => done += put as usize,
-                _ => return Err(io::Error::last_os_error()),
+        // What the buffer has not used is to take no memory in the file either. (Of memory that is
+        // not its own, the system may say that it cannot be read; a look of ours would be a crash.)
+        let piece = if self.is_mapping() { MOVED_AT_ONCE } else { self.len };
+        for at in (0..self.len).step_by(piece.max(1)) {
+            let len = piece.min(self.len - at);
+            if !self.is_mapping() || !self.is_zero(at, len) {
+                self.put(file, at, len)?;
             }
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -212,6 +211,30 @@ impl Buffer {
         // the same bytes.
         let mapped = unsafe { libc::mmap(at, self.len, protection, flags, fd, 0) };
         if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Are these bytes of the buffer's own mapping all zero? (Nobody writes them meanwhile.)
+    fn is_zero(&self, at: usize, len: usize) -> bool {
+        static ZEROS: [u8; MOVED_AT_ONCE] = [0; MOVED_AT_ONCE];
+        // SAFETY: the bytes are within our mapping, and do not change while the slice is there.
+        let bytes = unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), len) };
+        bytes == &ZEROS[..len]
+    }
+
+    /// Writes the bytes to a file, at the place that they have in the buffer.
+    fn put(&self, file: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<()> {
+        let (mut at, end) = (at, at + len);
+        while at < end {
+            let bytes = self.base.as_ptr().wrapping_add(at).cast();
+            // SAFETY: the bytes from `at` to `end` are within our mapping; the call only reads them.
+            let put = unsafe { libc::pwrite(file.as_raw_fd(), bytes, end - at, at as libc::off_t) };
+            match put {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                put if put > 0 => at += put as usize,
+                _ => return Err(io::Error::last_os_error()),
+            }
+        }
+        Ok(())
     }
 
     /// Another mapping of the shared memory that this buffer is a mapping of.
@@ -476,6 +499,21 @@ mod tests {
         assert_eq!(&tail, b"\x07\x07end");
         buffer.store_u64(16, 42).unwrap();
         assert_eq!(buffer.load_u64(16), Ok(42));
+    }
+
+    /// A store's memory is address space, most of which is used later or never.
+    #[test]
+    fn what_was_not_used_takes_no_memory_in_the_file() {
+        let len = 64 << 20;
+        let mut buffer = Buffer::new(len).unwrap();
+        buffer.write_at(len - 5, b"bytes").unwrap();
+        let file = memfd::sealed("remora-test", len as u64).unwrap();
+        buffer.move_to(file.as_fd()).unwrap();
+        let taken = rustix::fs::fstat(&file).unwrap().st_blocks * 512;
+        assert!((1..=2 << 20).contains(&taken), "{taken} bytes");
+        let mut bytes = [7; 10];
+        buffer.read_at(len - 10, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"\0\0\0\0\0bytes");
     }
 
     #[test]

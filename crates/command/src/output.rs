@@ -123,6 +123,11 @@ pub fn has_viewer() -> bool {
     io::stderr().is_terminal()
 }
 
+/// Does standard error show colours? (A person may want none: `NO_COLOR`.)
+pub fn has_colours() -> bool {
+    has_viewer() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

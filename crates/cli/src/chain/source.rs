@@ -1,7 +1,6 @@
 //! A program's text, and the card that runs it.
 
 use std::fs;
-use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -32,7 +31,7 @@ pub(super) fn load(path: &Path, json: bool) -> Result<Source> {
                 "file": name, "line": line, "column": column, "error": message, "help": help,
             }))?;
         } else {
-            eprintln!("{}\n", mistake.render(&name, &text, std::io::stderr().is_terminal()));
+            eprintln!("{}\n", mistake.render(&name, &text, output::has_colours()));
         }
     }
     if wrong.len() > shown {

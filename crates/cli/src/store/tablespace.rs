@@ -67,7 +67,7 @@ struct Create {
     #[arg(long, value_name = "SECONDS")]
     expire: Option<f64>,
     /// How its values are stored
-    #[arg(long, value_name = "CODEC", value_enum, default_value_t = Stored::None)]
+    #[arg(long, value_name = "CODEC", value_enum, default_value_t = Stored::Plain)]
     codec: Stored,
     /// Bytes at the beginning of values that stay plain: those of the columns that predicates
     /// look at
@@ -79,7 +79,8 @@ struct Create {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Stored {
     /// As they are
-    None,
+    #[value(alias = "none")]
+    Plain,
     /// As LZ4: quick to decompress
     Lz4,
     /// As zstd: smaller and slower, for archives; a feature of the program that serves
@@ -90,7 +91,7 @@ impl Stored {
     /// The codec that leaves the first `head` bytes plain.
     pub(super) fn codec(self, head: u16) -> Codec {
         match self {
-            Stored::None => Codec::None,
+            Stored::Plain => Codec::None,
             Stored::Lz4 => Codec::Lz4 { head },
             Stored::Zstd => Codec::Zstd { head },
         }

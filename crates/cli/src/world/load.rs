@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -161,7 +161,7 @@ impl<'a> Source<'a> {
         parsed.map_err(|mistake| {
             let Mistake { at, message, help } = mistake;
             let name = path.display().to_string();
-            let colour = std::io::stderr().is_terminal();
+            let colour = output::has_colours();
             eprintln!("{}\n", Diagnostic { at, message, help }.render(&name, text, colour));
             anyhow!("{name} has a mistake, and nothing was run or written")
         })

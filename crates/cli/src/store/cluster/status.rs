@@ -323,7 +323,12 @@ impl Look {
                 node.to_string(),
                 self.part(*node).to_owned(),
                 remora::printable(&state).to_string(),
-                text(seen.address.as_ref().map(|address| address.card.to_string())),
+                text(
+                    seen.address
+                        .as_ref()
+                        .and_then(|address| address.store)
+                        .map(|at| at.to_string()),
+                ),
                 text(
                     seen.address
                         .as_ref()
@@ -344,7 +349,8 @@ impl Look {
                 "node": node.to_string(),
                 "part": self.part(*node),
                 "has_lease": seen.address.is_some(),
-                "card": seen.address.as_ref().map(|address| address.card),
+                "card": seen.address.as_ref().and_then(|address| address.store),
+                "nodes": seen.address.as_ref().map(|address| address.card),
                 "memory": seen.address.as_ref().and_then(|address| address.memory),
                 "redis": seen.address.as_ref().and_then(|address| address.redis),
                 "state": told.map(|told| &told.standing),

@@ -83,6 +83,10 @@ fn read_rule(text: &str, seed: &mut Option<u64>) -> Result<Option<Rule>, BadImpa
         read_part(part, &mut rule, seed).map_err(wrong)?;
         names.push(name);
     }
+    if names.contains(&"queue") && rule.rate.is_none() {
+        let why = "packets wait for a `rate`: name one in the same rule";
+        return Err(BadImpairment::Part { part: shorten(text), why });
+    }
     if names.contains(&"in") && names.contains(&"out") {
         rule.direction = None;
     }
@@ -288,6 +292,7 @@ mod tests {
             ("rate=18446744073709551616", "less than 2^64"),
             ("queue=x", "bytes"),
             ("queue=99999999999999999999", "less than 2^64"),
+            ("loss=1%,queue=64kB", "a `rate`"),
             ("peer=host", "IP address"),
             ("peer=1.2.3.4/33", "IP address"),
             ("seed=-1", "whole number"),

@@ -226,7 +226,7 @@ impl Buffer {
         let (mut at, end) = (at, at + len);
         while at < end {
             let bytes = self.base.as_ptr().wrapping_add(at).cast();
-            // SAFETY: the bytes from `at` to `end` are within our mapping; the call only reads them.
+            // SAFETY: the bytes up to `end` are within our mapping; the call only reads them.
             let put = unsafe { libc::pwrite(file.as_raw_fd(), bytes, end - at, at as libc::off_t) };
             match put {
                 0 => return Err(io::ErrorKind::WriteZero.into()),

@@ -24,6 +24,7 @@ const DEFAULT_PARTITION: u16 = 0x7FFF;
 /// Datagrams.
 impl Nic {
     /// Takes datagrams that have arrived on the RoCE port, in their order of arrival.
+    #[inline(always)]
     pub fn handle_packets<'a>(
         &mut self,
         now: Time,

@@ -72,7 +72,7 @@ impl Qp {
     }
 
     /// Sends an acknowledge or NAK that names this PSN.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_acknowledge(
         &self,
         env: &mut Env<'_>,

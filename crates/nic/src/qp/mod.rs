@@ -247,7 +247,7 @@ impl Qp {
     }
 
     /// Makes the queue pair ready: it has something to do, and will have a turn.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn schedule(&mut self, card: &mut Card) {
         let of = self.of(card);
         card.scheduler.schedule(self.qpn, of, &mut self.queued);
@@ -445,18 +445,19 @@ impl Qp {
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
         let kernel_answers = self.has_posted();
         let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0 || kernel_answers;
-        let held = self.mode.contains(Mode::CONTROLLED) && self.is_held(env, sends);
+        if self.mode.contains(Mode::CONTROLLED) && self.is_held(env, sends) {
+            return self.held_turn(env, batch);
+        }
         let (mut answers, kept) = TurnBudget::turn(&env.card.config).share(sends);
         if self.rx.cnp_owed {
             self.send_cnp(env, batch);
         }
-        if self.rx.pending > 0 && !held {
+        if self.rx.pending > 0 {
             self.send_answers_in_turn(env, batch, &mut answers);
         }
         let mut budget = kept.with_rest_of(answers);
         let before = batch.len();
         let again = match self.state {
-            State::Rts | State::Sqd if held => false,
             State::Rts | State::Sqd => {
                 (sends || self.has_lossy_work()) && self.send_requests(env, batch, &mut budget)
             }
@@ -470,7 +471,19 @@ impl Qp {
             self.send_acknowledge(env, batch);
         }
         env.card.scheduler.left = budget;
-        again || self.rx.pending > 0 && !held
+        again || self.rx.pending > 0
+    }
+
+    /// A turn in which a rate holds back answers and requests, and nothing else.
+    #[cold]
+    fn held_turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
+        if self.rx.cnp_owed {
+            self.send_cnp(env, batch);
+        }
+        self.note_lone_acknowledge();
+        self.send_acknowledge(env, batch);
+        env.card.scheduler.left = TurnBudget::turn(&env.card.config);
+        false
     }
 
     /// Do kernels have messages to send?

@@ -17,6 +17,7 @@ use core::time::Duration;
 
 use super::Qp;
 use super::requester::Recovery;
+use super::state::State;
 use super::window::Window;
 use crate::card::Card;
 use crate::chain::Mode;
@@ -114,6 +115,7 @@ impl Qp {
     }
 
     /// More packets have arrived, and so many of them marked.
+    #[inline]
     pub(super) fn note_marks(&mut self, now: Time, received: u16, marked: u16) {
         let high = self.tx.high;
         let window = &mut self.tx.window;
@@ -129,6 +131,7 @@ impl Qp {
 
     /// A READ's response has come marked. (Standard dialect.) This end's window bounds what it asks
     /// for, as it bounds what it sends. A rate does not: the peer has its own for its answers.
+    #[cold]
     pub(super) fn note_marked_answer(&mut self, now: Time) {
         if !matches!(self.cold.control.as_deref(), Some(Control::Dcqcn(_))) {
             // That it has arrived is counted when it is taken.
@@ -187,17 +190,19 @@ impl Qp {
     #[inline(never)]
     pub(super) fn is_held(&mut self, env: &mut Env<'_>, has_requests: bool) -> bool {
         let has_work = has_requests || self.rx.pending > 0 || self.has_lossy_work();
+        let sends = matches!(self.state, State::Rts | State::Sqd);
         let Some(Control::Dcqcn(dcqcn)) = self.cold.control.as_deref_mut() else { return false };
         let opens = dcqcn.opens();
-        let is_held = has_work && opens > env.now;
+        let is_held = has_work && sends && opens > env.now;
         if is_held {
             env.card.chains.timers.arm(&mut dcqcn.timer, self.qpn, opens);
         }
         is_held
     }
 
-    /// Sends as many answers as the turn and the policy allow.
-    #[inline]
+    /// Sends as many answers as the turn and the policy allow. (Turns without any are shorter where
+    /// it stays a call.)
+    #[inline(never)]
     pub(super) fn send_answers_in_turn(
         &mut self,
         env: &mut Env<'_>,

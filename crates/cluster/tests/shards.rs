@@ -210,6 +210,7 @@ fn a_long_command_at_a_backup_holds_no_changes_up() {
 fn a_group_whose_memory_is_full_gives_slots_away() {
     let trial = Trial::new(&["a", "b"], 1);
     let (mut client, mut count) = (trial.client(), 0);
+    let mut at = Client::new(trial.primary_front("a"));
     for value in ["v".repeat(60_000), "v".repeat(100)] {
         let is_full = |said: Reply| match said {
             Reply::Error(reason) => {
@@ -218,7 +219,7 @@ fn a_group_whose_memory_is_full_gives_slots_away() {
             }
             _ => false,
         };
-        while !is_full(client.ask(&["SET", &format!("key {count}"), &value])) {
+        while !is_full(at.direct(&["SET", &format!("key {count}"), &value]).unwrap()) {
             count += 1;
         }
     }

@@ -7,7 +7,7 @@ use remora_nic::kernel::{
 use remora_nic::nic::CallError;
 use remora_nic::qp::State;
 use remora_nic::queue::{SendOp, Status};
-use remora_nic::{Access, MrInit, MwBinding, MwType, PageTable, Time};
+use remora_nic::{Access, MrInit, PageTable, Time};
 
 use crate::rig::{DATA, PLAIN, Qp, Rig, SIZE};
 
@@ -118,30 +118,6 @@ fn memory_that_cannot_be_reached_does_not_cost_the_buffer() {
     rig.run();
     assert_eq!(rig.bytes(TO, LEN as usize), [0xF0; LEN as usize]);
     was_kept(&rig, 2);
-}
-
-/// A peer that has a window's key passes what is bound to the window's region.
-#[test]
-fn writes_through_a_window_pass_the_kernel_of_its_region() {
-    let (mut rig, _) = tapped(&[]);
-    let qp = rig.looped(PLAIN, 8);
-    let window = rig.nic.alloc_mw(rig.pd, MwType::Type1).unwrap();
-    let (lkey, access) = (rig.key, Access::REMOTE_WRITE);
-    let to = MwBinding { lkey, addr: TO, len: LEN.into(), access, zero_based: true };
-    rig.post(qp, SendOp::BindMw { key: window, to }, &[]);
-    rig.post_keys(qp, (0, window), (FROM, LEN));
-    rig.run();
-    assert_eq!(rig.bytes(TO, LEN as usize), [0x0F; LEN as usize], "no kernel is bound to it");
-    let region = Bound::Region(lkey);
-    rig.nic.bind_kernel(region, 1).unwrap();
-    rig.post_keys(qp, (0, window), (FROM, LEN));
-    rig.run();
-    assert_eq!(rig.bytes(TO, LEN as usize), [0xF0; LEN as usize]);
-    assert_eq!(rig.nic.bound_kernel(Bound::Region(window)), None);
-    rig.nic.unbind_kernel(region).unwrap();
-    rig.post_keys(qp, (0, window), (FROM, LEN));
-    rig.run();
-    assert_eq!(rig.bytes(TO, LEN as usize), [0x0F; LEN as usize]);
 }
 
 /// What cannot be sent is refused at the call, and not dropped behind it.

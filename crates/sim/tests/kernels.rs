@@ -653,7 +653,7 @@ fn writes_through_a_window_pass_the_kernel_of_its_region() {
     let (_, bytes) = values(1000);
     t.set(A, 0, &bytes);
     let to = RemoteAddress { rkey: window, ..region };
-    let mut write = |t: &mut Pair| {
+    let write = |t: &mut Pair| {
         t.ask(A, SendOp::Write { to, imm: None }, 0, 8000);
         t.run();
     };

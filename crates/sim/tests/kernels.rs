@@ -7,10 +7,8 @@ mod echo;
 use core::time::Duration;
 
 use remora_nic::kernel::{Bound, CallStatus, Header, Notify};
-
-use remora_nic::queue::{Data, RemoteAddress, SendFlags, SendOp, Status, WorkKind};
+use remora_nic::queue::{Data, SendFlags, SendOp, Status, WorkKind};
 use remora_nic::wire::{Dialect, Operation};
-use remora_nic::{Access, MwBinding, MwType};
 use remora_offload::kernel::builtin::{aggregate, consistency, filter, get, hyperloglog, shuffle};
 use remora_offload::kernel::builtin::{column::Column, shuffle_send, traversal};
 use remora_offload::kernel::{AsyncProgram, Context, Deployment, ExecutorLimits};
@@ -636,36 +634,6 @@ fn hyperloglog_counts_by_rpc_write_and_as_a_bump_in_the_wire() {
     t.world.hosts[B].nic.unbind_kernel(Bound::Region(key)).unwrap();
     t.world.hosts[A].nic.unbind_kernel(Bound::Send(qpn)).unwrap();
     t.tear_down();
-}
-
-/// A peer that has a window's key passes what is bound to the window's region.
-#[test]
-fn writes_through_a_window_pass_the_kernel_of_its_region() {
-    let mut t = pair();
-    let kernel = hyperloglog::HyperLogLog::new(12);
-    let tap = t.kernels(B, |kernels, _| kernels.add_tap(vec![], kernel.tap()));
-    let (pd, region) = (t.ends[B].pd, t.remote(B, 0));
-    let window = t.world.hosts[B].nic.alloc_mw(pd, MwType::Type1).unwrap();
-    let (lkey, access) = (region.rkey, Access::REMOTE_WRITE);
-    let to = MwBinding { lkey, addr: region.addr, len: 8000, access, zero_based: false };
-    t.post(B, SendOp::BindMw { key: window, to }, Data::Sges(&[]), SendFlags::empty());
-    t.run();
-    let (_, bytes) = values(1000);
-    t.set(A, 0, &bytes);
-    let to = RemoteAddress { rkey: window, ..region };
-    let write = |t: &mut Pair| {
-        t.ask(A, SendOp::Write { to, imm: None }, 0, 8000);
-        t.run();
-    };
-    write(&mut t);
-    assert!(t.bytes(B, 0, 8000) == bytes, "the window is bound");
-    assert_eq!(kernel.with(|sketch| sketch.count()), 0);
-    t.world.hosts[B].nic.bind_kernel(Bound::Region(lkey), tap).unwrap();
-    write(&mut t);
-    assert_eq!(kernel.with(|sketch| sketch.count()), 1000);
-    t.world.hosts[B].nic.unbind_kernel(Bound::Region(lkey)).unwrap();
-    write(&mut t);
-    assert_eq!(kernel.with(|sketch| sketch.count()), 1000);
 }
 
 #[test]

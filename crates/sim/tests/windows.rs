@@ -1,9 +1,13 @@
 //! Memory windows: bound and invalidated by work requests, in the order of the queue.
 
+use remora_nic::kernel::Bound;
 use remora_nic::nic::DestroyError;
 use remora_nic::queue::{Data, Opcode, RemoteAddress, SendFlags, SendOp, Status, WorkKind};
 use remora_nic::wire::{Operation, Transport};
 use remora_nic::{Access, Key, MwBinding, MwType, memory::window::next_key};
+use remora_offload::kernel::ExecutorLimits;
+use remora_offload::kernel::builtin::hyperloglog;
+use remora_sim::kernel::kernel_pair;
 use remora_sim::{A, B, Fate, Pair, PairOptions, Rule, statuses};
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -161,4 +165,33 @@ fn an_unreliable_connection_binds_too() {
     assert_eq!(t.bytes(B, 1000, 10), bytes);
     t.world.hosts[B].nic.dealloc_mw(key).unwrap();
     t.tear_down();
+}
+
+/// A peer that has a window's key passes what is bound to the window's region.
+#[test]
+fn writes_through_a_window_pass_the_kernel_of_its_region() {
+    let mut t = kernel_pair(PairOptions::default(), ExecutorLimits::default(), None);
+    let kernel = hyperloglog::HyperLogLog::new(12);
+    let tap = t.kernels(B, |kernels, _| kernels.add_tap(vec![], kernel.tap()));
+    let region = t.remote(B, 0);
+    let window = window(&mut t, MwType::Type1);
+    let (lkey, to) = (region.rkey, part(&t, 0, 8000, Access::REMOTE_WRITE));
+    bind(&mut t, window, to, SendFlags::empty());
+    t.run();
+    let bytes: Vec<u8> = (0..1000u64).flat_map(u64::to_le_bytes).collect();
+    t.set(A, 0, &bytes);
+    let to = RemoteAddress { rkey: window, ..region };
+    let write = |t: &mut Pair| {
+        t.ask(A, SendOp::Write { to, imm: None }, 0, 8000);
+        t.run();
+    };
+    write(&mut t);
+    assert!(t.bytes(B, 0, 8000) == bytes, "the window is bound");
+    assert_eq!(kernel.with(|sketch| sketch.count()), 0);
+    t.world.hosts[B].nic.bind_kernel(Bound::Region(lkey), tap).unwrap();
+    write(&mut t);
+    assert_eq!(kernel.with(|sketch| sketch.count()), 1000);
+    t.world.hosts[B].nic.unbind_kernel(Bound::Region(lkey)).unwrap();
+    write(&mut t);
+    assert_eq!(kernel.with(|sketch| sketch.count()), 1000);
 }

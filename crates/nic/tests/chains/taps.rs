@@ -6,7 +6,7 @@ use remora_nic::kernel::{
 };
 use remora_nic::nic::CallError;
 use remora_nic::qp::State;
-use remora_nic::queue::{SendOp, Status};
+use remora_nic::queue::Status;
 use remora_nic::{Access, MrInit, PageTable, Time};
 
 use crate::rig::{DATA, PLAIN, Qp, Rig, SIZE};

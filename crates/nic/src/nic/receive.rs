@@ -24,6 +24,7 @@ const DEFAULT_PARTITION: u16 = 0x7FFF;
 /// Datagrams.
 impl Nic {
     /// Takes datagrams that have arrived on the RoCE port, in their order of arrival.
+    // As a call this costs 66 instructions a WRITE (`./ci.sh cost`).
     #[inline(always)]
     pub fn handle_packets<'a>(
         &mut self,

@@ -144,8 +144,8 @@ fn put_count(
     Ok(())
 }
 
-/// Distinct counts take memory, and long answers.
-/// Whether a selection may have these. A limit would count rows of one call, and a scan is many.
+/// Refuses aggregates that a selection cannot have: with a limit, which would count the rows of one
+/// call where a scan is many, or with too many distinct counts, which take memory and long answers.
 fn check_aggregates(aggregates: &[Aggregate], limit: u64) -> Result<(), WireError> {
     if limit < u64::MAX {
         return Err(WireError::Limited);

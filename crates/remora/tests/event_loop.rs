@@ -324,7 +324,9 @@ fn posts_of_a_loop_that_sleeps_at_once_are_sent() {
     let (channel, server) = served(&device);
     let (_device, client) = client_of(&server);
     for round in 0..50 {
-        (0..20).for_each(|_| assert_eq!(channel.try_next(), None));
+        // The last round's SENDs may complete only now: the client has them before their
+        // acknowledgements have come back.
+        (0..20).for_each(|_| assert_eq!(drain(&channel, &server), 0));
         (0..3).for_each(|_| server.post_send(&[round; 8]));
         // Nobody drives the server's card from here on but its background thread.
         let mut received = 0;
@@ -333,9 +335,6 @@ fn posts_of_a_loop_that_sleeps_at_once_are_sent() {
             client.post_recv(entry.wr_id);
             received += 1;
         }
-        while channel.try_next().is_some() {
-            server.cq.arm(false).unwrap();
-            server.answer();
-        }
+        drain(&channel, &server);
     }
 }

@@ -334,6 +334,9 @@ pub struct Turn {
     pub now: u64,
     /// When the turn began, by both clocks. Of a turn that was never begun, time stands still.
     begun: Option<(Instant, u64)>,
+    /// Whether the group's primary was another node as the turn began. If it is by the end of the
+    /// turn, [`Keeper::is_kept`] takes back what the turn has read, and the log refuses changes.
+    pub(crate) is_elsewhere: bool,
     /// The end of the log as the turn began, where answers wait for it.
     pub since: u64,
     /// The newest change that an answer of this turn acknowledges; while a connection has its
@@ -347,14 +350,23 @@ impl Turn {
     /// The first turn of a thread.
     pub fn new(server: Arc<ServerState>) -> Turn {
         let counts = server.stats.thread();
-        let now = now_ms();
-        Turn { server, counts, now, begun: None, since: 0, version: 0, scratch: Vec::new() }
+        Turn {
+            is_elsewhere: server.keeper.is_elsewhere(),
+            server,
+            counts,
+            now: now_ms(),
+            begun: None,
+            since: 0,
+            version: 0,
+            scratch: Vec::new(),
+        }
     }
 
     /// Begins the next one.
     pub fn begin(&mut self) {
         self.now = now_ms();
         self.begun = Some((Instant::now(), self.now));
+        self.is_elsewhere = self.server.keeper.is_elsewhere();
         if self.server.keeper.is_awaited() {
             self.since = self.server.keeper.seen();
         }

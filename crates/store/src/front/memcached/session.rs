@@ -40,7 +40,7 @@ impl Session {
     /// to `out`. Of a request that is not whole, the same bytes must stand at the begin of the
     /// next call's input.
     pub fn run(&mut self, turn: &mut Turn, input: &[u8], out: &mut Vec<u8>) -> Step {
-        let (mut used, is_elsewhere) = (self.skip(input.len()), turn.server.keeper.is_elsewhere());
+        let (mut used, is_elsewhere) = (self.skip(input.len()), turn.is_elsewhere);
         // (What a relayed client is, the node has said that relays.)
         if !self.state.is_known && !self.is_relayed {
             self.state.is_known = turn.server.settings.password().is_none();

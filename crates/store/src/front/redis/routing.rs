@@ -31,8 +31,8 @@ pub(super) fn keys_of<'a>(
 /// Where the client has to ask instead, as this node is not the primary of its group. A backup does
 /// not change anything; its own keys are shown by commands that name none.
 pub(super) fn elsewhere(call: &Call<'_>, command: &Command) -> Option<Wrong> {
-    let (server, keeper) = (&call.turn.server, &call.turn.server.keeper);
-    if !server.is_clustered || !command.is_about_keys() || !keeper.is_elsewhere() {
+    let keeper = &call.turn.server.keeper;
+    if !call.turn.is_elsewhere || !command.is_about_keys() {
         return None;
     }
     let Some(key) = keys_of(command, call.arguments).next() else {
@@ -75,9 +75,8 @@ fn run_copy(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done) -> Done {
 /// Whether the command is about the keys of a node, whichever these are, and this node is no
 /// primary: there is nothing to wait for, as its log is not its own.
 pub(super) fn is_about_a_backup(call: &Call<'_>, command: &Command) -> bool {
-    let (server, is_put_aside) = (&call.turn.server, call.state.transaction.is_some());
     let is_about_a_node = command.has(READ) && !command.has(WRITE) && command.keys.0 == 0;
-    is_about_a_node && server.is_clustered && !is_put_aside && server.keeper.is_elsewhere()
+    is_about_a_node && call.turn.is_elsewhere && call.state.transaction.is_none()
 }
 
 /// What a backup has of its group's keys, as [`is_about_a_backup`] means it.
@@ -97,7 +96,7 @@ pub(super) fn own_copy(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done)
 /// A part of a command that is about the keys of this node, whichever these are, where the command
 /// itself is not.
 pub(super) fn run_about_a_node(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done) -> Done {
-    if call.turn.server.keeper.is_elsewhere() {
+    if call.turn.is_elsewhere {
         return own_copy(call, run);
     }
     let what = What { writes: false, alone: false };
@@ -152,7 +151,7 @@ pub(super) fn run<'k>(
                 space.is_some_and(|space| server.keyspace.look(space, key, now).is_some())
             };
             done = match shard.judge_in(slot, keys.clone(), wanted, is_here) {
-                Verdict::Here => run_here(call, &mut run),
+                Verdict::Here => run(call),
                 Verdict::Ask(slot) => Err(ask(&server, slot, shard.part(slot))),
                 Verdict::Moved(slot) => Err(moved(&server, slot)),
                 Verdict::Split => {
@@ -169,18 +168,6 @@ pub(super) fn run<'k>(
             };
         });
     });
-    done
-}
-
-/// Runs a request whose keys are here. If it only looked, the node must be the primary still:
-/// what it sees as a backup may have gone elsewhere. (A change is refused by the log.)
-fn run_here(call: &mut Call<'_>, run: &mut impl FnMut(&mut Call<'_>) -> Done) -> Done {
-    let (start, version) = (call.reply.len(), call.turn.version);
-    let done = run(call);
-    if call.turn.version == version && call.turn.server.keeper.is_elsewhere() {
-        call.reply.truncate(start);
-        return Err(NO_PRIMARY);
-    }
     done
 }
 

@@ -144,7 +144,7 @@ fn is_waiting(state: &mut Conversation, turn: &Turn, arguments: Arguments<'_>) -
     let since = *state.waits_since.get_or_insert_with(Instant::now);
     let is_over = timeout_ms > 0 && since.elapsed().as_millis() >= timeout_ms as u128;
     let holders = server.keeper.holders(state.written) as i64;
-    let waits = holders < wanted && !is_over && !server.keeper.is_elsewhere();
+    let waits = holders < wanted && !is_over && !turn.is_elsewhere;
     if !waits {
         state.waits_since = None;
     }
@@ -361,8 +361,7 @@ fn run_transaction(call: &mut Call<'_>, transaction: &Transaction) -> Done {
     let keys = requests().flat_map(|(command, kept)| keys_of(command, kept.arguments()));
     let writes = requests().any(|(command, _)| command.has(WRITE));
     let touches = requests().any(|(command, _)| command.has(READ | WRITE));
-    let server = &call.turn.server;
-    let done = if touches && server.is_clustered && server.keeper.is_elsewhere() {
+    let done = if touches && call.turn.is_elsewhere {
         Err(Wrong::Is("EXECABORT Transaction discarded: this node is not its group's primary."))
     } else {
         let what = What { writes, alone: true };

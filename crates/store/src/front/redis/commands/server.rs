@@ -118,11 +118,10 @@ pub(crate) fn wait(call: &mut Call<'_>) -> Done {
         Some(..0) => return Err(Wrong::Is("ERR timeout is negative")),
         Some(0..) => {}
     }
-    let keeper = &call.turn.server.keeper;
-    if keeper.is_elsewhere() {
+    if call.turn.is_elsewhere {
         return Err(Wrong::Is("ERR WAIT cannot be used with replica instances: ask the primary"));
     }
-    call.reply.integer(keeper.holders(call.state.written) as i64);
+    call.reply.integer(call.turn.server.keeper.holders(call.state.written) as i64);
     Ok(())
 }
 

@@ -260,8 +260,7 @@ impl Commands for Guarded<'_> {
         }
         let before = self.engine().objects.amount(Object::Cq(cq));
         let more = (entries as u64).saturating_sub(before);
-        let asked = self.admits(Ask::Entries(more));
-        asked.map_err(|limit| ResizeCqError::Size { limit })?;
+        self.admits(Ask::Entries(more)).map_err(|limit| ResizeCqError::Size { limit })?;
         let limit = self.driver.nic.config().max_cqe;
         let depth = depth_for(entries).ok_or(ResizeCqError::Size { limit })?;
         self.driver.resize_cq(cq, entries)?;
@@ -717,7 +716,8 @@ impl Commands for Guarded<'_> {
         reason: RejectReason,
         data: &[u8],
     ) -> Result<(), CommandError> {
-        self.conn(conn, |card| card.reject(conn, reason, data))
+        let rejected = self.conn(conn, |card| card.reject(conn, reason, data));
+        self.disown(Object::Connection(conn), rejected)
     }
 
     fn mra(&mut self, conn: ConnId, service_timeout: u8) -> Result<(), CommandError> {

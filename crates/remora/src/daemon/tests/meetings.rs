@@ -1,7 +1,8 @@
-//! Clients that end while the connection manager waits for one of them, or while their chains run.
+//! Clients that end while the connection manager waits for one of them, or while their chains run;
+//! and what becomes of requests that are refused.
 
 use remora_nic::Psn;
-use remora_nic::cm::message::SidrStatus;
+use remora_nic::cm::message::{RejectReason, SidrStatus};
 use remora_nic::cm::service::{PortSpace, ServiceId};
 use remora_nic::cm::{
     AcceptParams, AddressScope, CmEvent, CommandError, ConnId, ConnState, ConnectError,
@@ -9,6 +10,7 @@ use remora_nic::cm::{
 };
 
 use super::crashes::Step;
+use super::hogs::policy_with;
 use super::notices::{event, looped};
 use super::*;
 
@@ -247,4 +249,28 @@ fn nobody_connects_or_accepts_with_a_number_that_is_cut_to_another_sessions() {
     });
     assert_eq!(stands(), Some(ConnState::Established), "{accepted:?}");
     assert_eq!(accepted, Err(CommandError::QpNumber(WideNumber(wide))));
+}
+
+/// A request that a server has refused is none of its connections any more: it may refuse more
+/// than it may have, and is told of the next one.
+#[test]
+fn refused_requests_count_for_no_quota() {
+    const CONNECTIONS: usize = 16;
+    let daemon = Daemon::with(policy_with(&format!("quotas.others = {CONNECTIONS}")));
+    let (mut active, mut passive) = (Party::of(&daemon), Party::of(&daemon));
+    let (to, service) = (passive.client.address(), service());
+    passive.card().listen(service, AddressScope::All).unwrap();
+    for _ in 0..2 * CONNECTIONS {
+        let asks = active.card().connect(ConnectRequest::new(to, service, active.qpn)).unwrap();
+        let told = passive.told();
+        let CmEvent::ConnectRequest(request) = told else { panic!("{told:?}") };
+        passive.card().reject(request.conn, RejectReason::CONSUMER_DEFINED, &[]).unwrap();
+        let again = passive.card().destroy_connection(request.conn);
+        assert_eq!(again, Err(CommandError::UnknownConnection));
+        let told = active.told();
+        assert!(matches!(told, CmEvent::Rejected { .. }), "{told:?}");
+        active.card().destroy_connection(asks).unwrap();
+    }
+    drop((active, passive));
+    daemon.wait_until_empty();
 }

@@ -13,7 +13,7 @@ use remora::nic::qp::Mtu;
 use super::address_list::Lookup;
 use super::agreement::{ACK_TIMEOUT, param_of, random_psn, service, told};
 use super::connection::{end_connection, establish, refuse, with_connection};
-use super::events::{complete, drop_request, forget_event, move_to};
+use super::events::{complete, drop_request, forget_event, leave_channel, move_to};
 use super::objects::{Agreement, EventChannel, Id, Param, Request, Stage};
 use super::watch::follow;
 use super::{
@@ -279,20 +279,13 @@ pub(super) fn destroy(id: &Arc<Id>) -> Result<()> {
     stop_listening(id);
     end_connection(id);
     forget_event(id);
-    let channel = id.channel();
-    let unseen = channel.as_ref().map_or_else(Vec::new, |channel| {
-        channel.take(|news| {
-            Arc::ptr_eq(&news.id, id)
-                || news.listener.as_ref().is_some_and(|listener| Arc::ptr_eq(listener, id))
-        })
-    });
-    for news in unseen.iter().filter(|news| !Arc::ptr_eq(&news.id, id)) {
+    let (channel, unseen) = leave_channel(id).unzip();
+    for news in unseen.iter().flatten().filter(|news| !Arc::ptr_eq(&news.id, id)) {
         drop_request(&news.id);
     }
     id.await_acknowledges();
     let mut state = id.lock();
     let sync = state.sync;
-    state.channel = None;
     state.port_lock = None;
     state.request = None;
     state.path = None;

@@ -173,9 +173,10 @@ fn welcome(request: &News) -> Result<()> {
     Ok(())
 }
 
-/// Destroys the id of a request that the program never saw.
+/// Destroys the id of a request that the program never saw, with what has happened to it since.
 pub(super) fn drop_request(id: &Arc<Id>) {
     end_connection(id);
+    leave_channel(id);
     if id.end_handle().is_err() {
         tracing::debug!("the id of a request was destroyed before the request");
     }
@@ -222,14 +223,28 @@ pub(super) fn forget_event(id: &Id) {
     }
 }
 
+/// Takes an id off its channel; returns this, and the events that have waited there: the id's, and
+/// a listener's requests. No more come.
+pub(super) fn leave_channel(id: &Id) -> Option<(Arc<EventChannel>, Vec<News>)> {
+    // Locked throughout, so that no event comes behind those that wait.
+    let mut state = id.lock();
+    let channel = state.channel.take()?;
+    let waiting = withdraw(id, &channel);
+    Some((channel, waiting))
+}
+
+/// The events of an id that wait, and a listener's requests.
+fn withdraw(id: &Id, channel: &EventChannel) -> Vec<News> {
+    channel.take(|news| ptr::eq(&*news.id, id) || ptr::eq(&**news.owner(), id))
+}
+
 /// Has an id on another channel, with its events that wait, and those of a listener with its
 /// requests that wait; returns the channel that it was on.
 pub(super) fn move_to(id: &Id, to: &Arc<EventChannel>) -> Result<Arc<EventChannel>> {
     // Locked throughout, so that later events come behind those that wait.
     let mut state = id.lock();
     let from = id.change_channel(&mut state, to).ok_or(EINVAL)?;
-    let waiting = from.take(|news| ptr::eq(&*news.id, id) || ptr::eq(&**news.owner(), id));
-    for news in waiting {
+    for news in withdraw(id, &from) {
         match ptr::eq(&*news.id, id) {
             true => to.push(news),
             false => move_request(news, &from, to),

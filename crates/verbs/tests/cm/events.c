@@ -311,6 +311,30 @@ static void migrate_listener(void)
 	CHECK(!readable(servers) && !readable(other));
 }
 
+/* A request that was not fetched goes with its listener, and so does what has come of it since: its
+   client has left. */
+static void destroy_listener_of_one_that_left(void)
+{
+	struct rdma_conn_param param = { .qp_num = 0x2345 };
+	struct rdma_cm_id *left, *id, *server;
+	CHECK(!rdma_create_id(other, &left, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_bind_addr(left, local(0)));
+	CHECK(!rdma_listen(left, 1));
+	id = resolved(ntohs(rdma_get_src_port(left)));
+	CHECK(!rdma_connect(id, &param));
+	await_readable(other);
+	CHECK(!rdma_destroy_id(id));
+	/* Another request comes behind the message by which the client has left. */
+	param.qp_num++;
+	id = resolved(port);
+	CHECK(!rdma_connect(id, &param));
+	server = passes(servers, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(!rdma_destroy_id(left));
+	CHECK(!readable(other));
+	CHECK(!rdma_destroy_id(id) && !rdma_destroy_id(server));
+	CHECK(!readable(ours) && !readable(servers));
+}
+
 static int acknowledged;
 
 static void *acknowledge(void *event)
@@ -362,6 +386,7 @@ int main(void)
 	nonblocking();
 	migrate();
 	migrate_listener();
+	destroy_listener_of_one_that_left();
 	destroy();
 	rdma_destroy_event_channel(ours);
 	rdma_destroy_event_channel(other);

@@ -55,21 +55,26 @@ pub(super) fn end_connection(id: &Arc<Id>) {
 }
 
 fn end_on(card: &ListedCard, locked: &mut raw::LockedCard<'_>, id: &Id) {
+    end_by(locked.commands(), card.index, id);
+    locked.kick();
+}
+
+/// As [`end_connection`], by the commands of the card with this index.
+pub(super) fn end_by(commands: &mut dyn Commands, card: usize, id: &Id) {
     let mut state = id.lock();
     let (conn, question) = (state.conn.take(), state.sidr.take());
     drop(state);
     let manager = manager::current();
     if let Some(conn) = conn {
-        manager.tables().connections.remove(&(card.index, conn));
-        if let Err(error) = locked.commands().destroy_connection(conn) {
+        manager.tables().connections.remove(&(card, conn));
+        if let Err(error) = commands.destroy_connection(conn) {
             tracing::debug!(%error, "a connection was gone before its id");
         }
     }
     if let Some(question) = question {
-        manager.tables().questions.remove(&(card.index, question));
-        drop_question(locked.commands(), question);
+        manager.tables().questions.remove(&(card, question));
+        drop_question(commands, question);
     }
-    locked.kick();
 }
 
 /// Handles the end of peers' processes, and with them of their cards: their connections end as if

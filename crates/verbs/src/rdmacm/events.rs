@@ -176,6 +176,11 @@ fn welcome(request: &News) -> Result<()> {
 /// Destroys the id of a request that the program never saw, with what has happened to it since.
 pub(super) fn drop_request(id: &Arc<Id>) {
     end_connection(id);
+    forget_request(id);
+}
+
+/// Destroys the id of a request that has ended, and that the program never saw.
+pub(super) fn forget_request(id: &Arc<Id>) {
     leave_channel(id);
     if id.end_handle().is_err() {
         tracing::debug!("the id of a request was destroyed before the request");

@@ -15,7 +15,8 @@ use remora::nic::qp::Mtu;
 use remora::raw::Commands;
 
 use super::agreement::{param_of, random_psn};
-use super::connection::{disconnected, over, unreachable};
+use super::connection::{disconnected, end_by, over, unreachable};
+use super::events::forget_request;
 use super::manager::{Manager, current, push, transport};
 use super::objects::{Agreement, Id, News, Param, Route, Stage};
 use super::{ENODEV, Result, sidr, watch};
@@ -186,11 +187,22 @@ impl Sink<'_> {
         Some(child)
     }
 
-    fn announce(&self, listener: &Arc<Id>, child: &Arc<Id>, param: Param, private_data: Vec<u8>) {
+    fn announce(
+        &mut self,
+        listener: &Arc<Id>,
+        child: &Arc<Id>,
+        param: Param,
+        private_data: Vec<u8>,
+    ) {
         // Locked until the request is there, so that it does not come to a channel which the
         // listener has left since the child was made.
         let state = listener.lock();
-        let Some(channel) = &state.channel else { return };
+        let Some(channel) = &state.channel else {
+            drop(state);
+            // The listener is being destroyed: nobody else would answer the peer.
+            end_by(self.commands, self.card, child);
+            return forget_request(child);
+        };
         child.change_channel(&mut child.lock(), channel);
         channel.push(News {
             listener: Some(listener.clone()),

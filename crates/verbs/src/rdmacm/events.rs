@@ -139,7 +139,8 @@ fn before_delivery(mut news: News) -> Option<News> {
                 Err(error) => {
                     let refused = refuse(&id, RejectReason::CONSUMER_DEFINED, &[]);
                     tracing::error!(?error, ?refused, "a queue pair cannot be connected");
-                    id.lock().stage = Stage::Disconnected;
+                    queue_pair::fail(&id);
+                    has_failed(&id);
                     news.kind = RDMA_CM_EVENT_CONNECT_ERROR;
                     news.status = -error.0;
                 }
@@ -153,6 +154,18 @@ fn before_delivery(mut news: News) -> Option<News> {
         _ => {}
     }
     Some(news)
+}
+
+/// The program is told of one failure of a connection: what the peer has said of it meanwhile, or
+/// will say, is not told.
+fn has_failed(id: &Id) {
+    const ENDS: [rdma_cm_event_type; 3] =
+        [RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_UNREACHABLE, RDMA_CM_EVENT_DISCONNECTED];
+    let mut state = id.lock();
+    state.stage = Stage::Disconnected;
+    if let Some(channel) = &state.channel {
+        channel.take(|news| ptr::eq(&*news.id, id) && ENDS.contains(&news.kind));
+    }
 }
 
 /// Makes the id of a request usable for a program.

@@ -335,6 +335,33 @@ static void destroy_listener_of_one_that_left(void)
 	CHECK(!readable(ours) && !readable(servers));
 }
 
+/* A reply that the program fetches when the peer has gone back on it is one failure, and not two. */
+static void reply_and_refuse(void)
+{
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct rdma_cm_id *client = resolved(port), *next = resolved(port), *server;
+	struct rdma_cm_event *event;
+	make_qp(client);
+	CHECK(!rdma_connect(client, &param));
+	server = passes(servers, RDMA_CM_EVENT_CONNECT_REQUEST);
+	make_qp(server);
+	CHECK(!rdma_accept(server, &param));
+	end(server);
+	/* Another request comes behind the message by which the server has left. */
+	param.qp_num = 0x3456;
+	CHECK(!rdma_connect(next, &param));
+	server = passes(servers, RDMA_CM_EVENT_CONNECT_REQUEST);
+	event = expect(ours, RDMA_CM_EVENT_CONNECT_ERROR);
+	CHECK(event->id == client && event->status == -EINVAL);
+	CHECK(state_of(client) == IBV_QPS_ERR);
+	CHECK(!rdma_ack_cm_event(event));
+	while (readable(ours))
+		CHECK(passes(ours, RDMA_CM_EVENT_TIMEWAIT_EXIT) == client);
+	end(client);
+	CHECK(!rdma_destroy_id(next) && !rdma_destroy_id(server));
+	CHECK(!readable(ours) && !readable(servers));
+}
+
 static int acknowledged;
 
 static void *acknowledge(void *event)
@@ -387,6 +414,7 @@ int main(void)
 	migrate();
 	migrate_listener();
 	destroy_listener_of_one_that_left();
+	reply_and_refuse();
 	destroy();
 	rdma_destroy_event_channel(ours);
 	rdma_destroy_event_channel(other);

@@ -72,11 +72,11 @@ impl Sink<'_> {
                 }
             }
             CmEvent::Replied(reply) => self.on_reply(*reply),
-            CmEvent::Established { conn, private_data } => self.on(conn, |id| {
+            // As Linux has it, without the private data of the peer's message.
+            CmEvent::Established { conn, .. } => self.on(conn, |id| {
                 id.lock().stage = Stage::Connected;
                 push(id, RDMA_CM_EVENT_ESTABLISHED, |news| {
                     news.param = Param::Conn(rdma_conn_param::zeroed());
-                    news.private_data = private_data;
                 });
             }),
             CmEvent::Rejected { conn, reason, private_data } => {

@@ -147,6 +147,7 @@ static void private_data(void)
 	CHECK(!rdma_ack_cm_event(event));
 	event = expect(servers, RDMA_CM_EVENT_ESTABLISHED);
 	CHECK(event->status == 0 && event->id == server && !event->listen_id);
+	CHECK(!event->param.conn.private_data && !event->param.conn.private_data_len);
 	CHECK(!rdma_ack_cm_event(event));
 	/* Destroying an id ends its connection, and its peer gets an event. */
 	end(client);

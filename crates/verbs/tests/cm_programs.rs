@@ -297,9 +297,7 @@ fn a_server_is_killed_before_it_answers() {
     let (_alone, port) = (alone(), port());
     let mut server = Program::start(&format!("rping -s -p {port}"));
     server.listens(port);
-    let pid = server.pid().to_string();
-    let stopped = Command::new("kill").args(["-STOP", &pid]).status().unwrap();
-    assert!(stopped.success());
+    signal(&server, "-STOP");
     let log = "REMORA_LOG";
     let mut client = Program::start_with(&format!("rping -c -a 127.0.0.1 -p {port}"), |command| {
         command.env(log, "debug");
@@ -308,13 +306,66 @@ fn a_server_is_killed_before_it_answers() {
     server.kill();
     let (code, said) = client.end();
     assert_ne!(code, Some(0));
-    // A card that programs share goes on, and refuses what nobody will answer. Without being told,
-    // the client would repeat its request for more than a minute, and then say the same of its
-    // failure.
+    // A card that programs share goes on, and refuses what nobody will answer.
     let shared = cm::shares_a_card() && said.contains("RDMA_CM_EVENT_REJECTED, error 28");
-    let is_told = said.contains("the process that was asked for a connection is gone")
-        && said.contains("RDMA_CM_EVENT_UNREACHABLE, error -110");
-    assert!(shared || is_told, "{said}");
+    assert!(shared || is_told_of_an_end(&said), "{said}");
+}
+
+/// Without being told that the other process has gone, a program says the same of its failure, when
+/// all repetitions are over.
+fn is_told_of_an_end(said: &str) -> bool {
+    said.contains("the process at the other end of a connection is gone")
+        && said.contains("RDMA_CM_EVENT_UNREACHABLE, error")
+        && said.contains("-110")
+}
+
+/// A client stops and is killed before it knows that it is accepted: the server is told at once.
+#[test]
+fn a_client_is_killed_before_it_is_ready() {
+    if !is_installed("rping") {
+        return;
+    }
+    let (_alone, port) = (alone(), port());
+    let logged = |command: &mut Command| {
+        command.env("REMORA_LOG", "debug");
+    };
+    let mut server = Program::start_with(&format!("rping -s -p {port}"), logged);
+    server.listens(port);
+    // It answers only when the client has stopped.
+    signal(&server, "-STOP");
+    let client = format!("rping -c -a 127.0.0.1 -p {port}");
+    let mut client = Program::start_with(&client, logged);
+    client.says("asks for a connection");
+    signal(&client, "-STOP");
+    signal(&server, "-CONT");
+    server.says("accepts a connection");
+    client.kill();
+    let (code, said) = server.end();
+    assert_ne!(code, Some(0));
+    let shared = cm::shares_a_card() && said.contains("RDMA_CM_EVENT_REJECTED, error 28");
+    assert!(shared || is_told_of_an_end(&said), "{said}");
+}
+
+/// So is one that asks for a datagram service, when the server is killed before it answers.
+#[test]
+fn a_server_of_datagrams_is_killed_before_it_answers() {
+    /// These programs have a fixed port.
+    const PORT: u16 = 7174;
+    if !is_installed("udaddy") {
+        return;
+    }
+    let _alone = alone();
+    let mut server = Program::start("udaddy");
+    server.listens(PORT);
+    signal(&server, "-STOP");
+    let mut client = Program::start_with("udaddy -s 127.0.0.1", |command| {
+        command.env("REMORA_LOG", "debug");
+    });
+    client.says("asks for a datagram service");
+    server.kill();
+    let (_, said) = client.end();
+    let shared = cm::shares_a_card() && said.contains("RDMA_CM_EVENT_UNREACHABLE, error");
+    assert!(shared || is_told_of_an_end(&said), "{said}");
 }
 
 fn signal(program: &Program, signal: &str) {

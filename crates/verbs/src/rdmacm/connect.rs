@@ -256,7 +256,10 @@ fn accept(id: &Arc<Id>, param: Option<(rdma_conn_param, Vec<u8>)>) -> Result<()>
         flow_control: param.flow_control != 0,
         private_data: &data,
     };
-    with_connection(id, |card, conn| card.accept(conn, answer))
+    with_connection(id, |card, conn| card.accept(conn, answer))?;
+    tracing::debug!("accepts a connection");
+    follow(id);
+    Ok(())
 }
 
 fn disconnect(id: &Arc<Id>) -> Result<()> {

@@ -78,34 +78,33 @@ pub(super) fn end_by(commands: &mut dyn Commands, card: usize, id: &Id) {
 }
 
 /// Handles the end of peers' processes, and with them of their cards: their connections end as if
-/// the peers had disconnected, and requests to them fail. It looks at each connection, so those
-/// that have gone together are handled together.
+/// the peers had disconnected, and what is not established yet fails, whichever side has asked. It
+/// looks at each connection, so those that have gone together are handled together.
 pub(super) fn peers_are_gone(peers: &BTreeSet<IpAddr>) {
     if peers.is_empty() {
         return;
     }
-    let manager = manager::current();
-    let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
+    let ids: Vec<Arc<Id>> = {
+        let manager = manager::current();
+        let tables = manager.tables();
+        tables.connections.values().chain(tables.questions.values()).cloned().collect()
+    };
     for id in ids {
         let state = id.lock();
         let Some(peer) = state.route.map(|route| route.peer).filter(|at| peers.contains(at)) else {
             continue;
         };
-        match state.stage {
-            Stage::Connected => {
-                drop(state);
-                tracing::warn!(%peer, "the process at the other end of a connection is gone");
-                disconnected(&id);
-            }
-            // This side has asked for the connection.
-            Stage::Connecting if state.request.is_some() => {
-                drop(state);
+        let stage = state.stage;
+        drop(state);
+        match stage {
+            Stage::Connected if !id.is_datagram() => disconnected(&id),
+            Stage::Connecting | Stage::Replied => {
                 end_connection(&id);
-                tracing::warn!(%peer, "the process that was asked for a connection is gone");
                 unreachable(&id);
             }
-            _ => {}
+            _ => continue,
         }
+        tracing::warn!(%peer, ?stage, "the process at the other end of a connection is gone");
     }
 }
 

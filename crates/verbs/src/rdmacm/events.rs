@@ -149,7 +149,6 @@ fn before_delivery(mut news: News) -> Option<News> {
         RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR => {
             queue_pair::fail(&id);
         }
-        RDMA_CM_EVENT_ESTABLISHED => follow(&id),
         RDMA_CM_EVENT_MULTICAST_JOIN => groups::before_delivery(&id, &mut news),
         _ => {}
     }

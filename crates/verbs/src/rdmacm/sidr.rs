@@ -7,6 +7,7 @@ use remora::nic::cm::{Resolution, ResolveError, ResolveRequest, SidrAnswer, Sidr
 
 use super::agreement::{service, told};
 use super::objects::{Id, Param, Stage};
+use super::watch::follow;
 use super::{EINVAL, EIO, ENOMEM, Errno, Result, address, manager, queue_pair};
 use crate::abi::rdma_cma::*;
 
@@ -57,6 +58,9 @@ pub(super) fn ask(id: &Arc<Id>, private_data: &[u8]) -> Result<()> {
     id.lock().sidr = Some(question);
     manager::current().tables().questions.insert((card.index, question), id.clone());
     locked.kick();
+    drop(locked);
+    tracing::debug!(peer = %route.peer, port, "asks for a datagram service");
+    follow(id);
     Ok(())
 }
 

@@ -88,7 +88,7 @@ pub(super) fn at_exit() {
     }
 }
 
-/// Watches the peer's process of a connection that is established or requested, if it is on this
+/// Watches the peer's process of a connection that is requested or accepted, if it is on this
 /// machine. The peer may be gone already.
 pub(super) fn follow(id: &Id) {
     let route = id.lock().route;

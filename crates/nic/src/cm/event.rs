@@ -51,6 +51,8 @@ pub enum CmEvent {
         conn: ConnId,
         /// The peer's private data; empty if the peer did not answer.
         private_data: Vec<u8>,
+        /// This side has asked for the end, and the peer has answered none of the repetitions.
+        timed_out: bool,
     },
     /// No late message can come any more: the queue pair may be used again.
     TimewaitExit {

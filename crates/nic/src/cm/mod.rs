@@ -474,6 +474,11 @@ impl Cm {
             self.events.push_back(event(ConnId(id)));
         }
     }
+
+    /// Tells the end of a connection that was established.
+    fn tell_end(&mut self, id: u32, private_data: Vec<u8>, timed_out: bool) {
+        self.tell(id, |conn| CmEvent::Disconnected { conn, private_data, timed_out });
+    }
 }
 
 /// Removes an entry if it still belongs to `id`.

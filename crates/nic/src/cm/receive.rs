@@ -269,7 +269,7 @@ impl Cm {
         }
         match before {
             Some(ConnState::DreqSent) => {
-                self.tell(id, |conn| CmEvent::Disconnected { conn, private_data: Vec::new() });
+                self.tell_end(id, Vec::new(), false);
             }
             // The caller knows already that the connection is over.
             Some(ConnState::DreqReceived) => {}
@@ -403,8 +403,7 @@ impl Cm {
                 if state == ConnState::TimeWait {
                     self.say_drep(id, [0; Drep::PRIVATE_DATA]);
                 }
-                let private_data = dreq.private_data.to_vec();
-                self.tell(id, |conn| CmEvent::Disconnected { conn, private_data });
+                self.tell_end(id, dreq.private_data.to_vec(), false);
             }
             // A duplicate whose answer was lost: the answer is sent again.
             Some(_) => {
@@ -433,10 +432,7 @@ impl Cm {
     fn on_drep(&mut self, now: Time, src: IpAddr, drep: &Drep) {
         let Some(id) = self.find(src, drep.remote_comm_id, drep.local_comm_id) else { return };
         match self.step(now, id, Input::Drep) {
-            Some(_) => {
-                let private_data = drep.private_data.to_vec();
-                self.tell(id, |conn| CmEvent::Disconnected { conn, private_data });
-            }
+            Some(_) => self.tell_end(id, drep.private_data.to_vec(), false),
             // A second DREP, or one that no DREQ asked for.
             None => self.counters.out_of_place += 1,
         }

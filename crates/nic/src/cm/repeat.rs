@@ -112,7 +112,7 @@ impl Cm {
     pub(super) fn give_up(&mut self, now: Time, id: u32) {
         let Some(conn) = self.connections.get(&id) else { return };
         if conn.state == ConnState::DreqSent {
-            self.tell(id, |conn| CmEvent::Disconnected { conn, private_data: Vec::new() });
+            self.tell_end(id, Vec::new(), true);
         } else {
             self.counters.unreachable += 1;
             self.say_timeout(id);

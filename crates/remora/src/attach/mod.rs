@@ -634,7 +634,7 @@ impl Attached {
         }
         for (conn, established) in std::mem::take(&mut self.connections) {
             self.pass_on(CardEvent::Cm(match established {
-                true => CmEvent::Disconnected { conn, private_data: Vec::new() },
+                true => CmEvent::Disconnected { conn, private_data: Vec::new(), timed_out: false },
                 false => CmEvent::Unreachable { conn },
             }));
         }

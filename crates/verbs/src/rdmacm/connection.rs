@@ -97,7 +97,7 @@ pub(super) fn peers_are_gone(peers: &BTreeSet<IpAddr>) {
         let stage = state.stage;
         drop(state);
         match stage {
-            Stage::Connected if !id.is_datagram() => disconnected(&id),
+            Stage::Connected if !id.is_datagram() => disconnected(&id, false),
             Stage::Connecting | Stage::Replied => {
                 end_connection(&id);
                 unreachable(&id);
@@ -117,8 +117,12 @@ pub(super) fn over(id: &Arc<Id>, kind: rdma_cm_event_type, fill: impl FnOnce(&mu
     }
 }
 
-pub(super) fn disconnected(id: &Arc<Id>) {
-    over(id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
+/// The connection has ended: `timed_out` if the program has asked for that, and the peer has not
+/// answered.
+pub(super) fn disconnected(id: &Arc<Id>, timed_out: bool) {
+    over(id, RDMA_CM_EVENT_DISCONNECTED, |news| {
+        news.status = if timed_out { -libc::ETIMEDOUT } else { 0 };
+    });
 }
 
 /// The peer does not answer a request.
@@ -159,6 +163,7 @@ impl From<CommandError> for Errno {
 mod tests {
     use super::*;
     use crate::abi::IBV_QPT_RC;
+    use crate::rdmacm::events::{complete, forget_event};
     use crate::rdmacm::objects::EventChannel;
 
     /// The end of the peer's process is seen at once, and the card gives the connection up later.
@@ -167,11 +172,26 @@ mod tests {
         let channel = EventChannel::create().unwrap();
         let id = Id::create(channel.clone(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
         id.lock().stage = Stage::Connected;
-        disconnected(&id);
-        disconnected(&id);
+        disconnected(&id, false);
+        disconnected(&id, true);
         let told = channel.take(|_| true);
-        let kinds: Vec<_> = told.iter().map(|news| news.kind).collect();
-        assert_eq!(kinds, [RDMA_CM_EVENT_DISCONNECTED]);
+        let kinds: Vec<_> = told.iter().map(|news| (news.kind, news.status)).collect();
+        assert_eq!(kinds, [(RDMA_CM_EVENT_DISCONNECTED, 0)]);
+        id.end_handle().unwrap();
+        channel.end_handle().unwrap();
+    }
+
+    /// As Linux has it: the connection is over, and the status says that nobody has agreed. A
+    /// synchronous `rdma_disconnect` fails by it.
+    #[test]
+    fn a_disconnection_that_is_not_answered_has_a_status() {
+        let id = Id::create(EventChannel::create().unwrap(), true, RDMA_PS_TCP, IBV_QPT_RC);
+        let id = id.unwrap();
+        id.lock().stage = Stage::Connected;
+        disconnected(&id, true);
+        assert_eq!(complete(&id), Err(Errno(libc::ETIMEDOUT)));
+        forget_event(&id);
+        let channel = id.channel().unwrap();
         id.end_handle().unwrap();
         channel.end_handle().unwrap();
     }
@@ -184,7 +204,7 @@ mod tests {
         id.lock().stage = Stage::Connecting;
         over(&id, RDMA_CM_EVENT_REJECTED, |news| news.status = 28);
         unreachable(&id);
-        disconnected(&id);
+        disconnected(&id, false);
         let told = channel.take(|_| true);
         let kinds: Vec<_> = told.iter().map(|news| (news.kind, news.status)).collect();
         assert_eq!(kinds, [(RDMA_CM_EVENT_REJECTED, 28)]);

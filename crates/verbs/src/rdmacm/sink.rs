@@ -83,7 +83,9 @@ impl Sink<'_> {
                 self.on_rejected(conn, reason, private_data);
             }
             CmEvent::Unreachable { conn } => self.on(conn, unreachable),
-            CmEvent::Disconnected { conn, .. } => self.on(conn, disconnected),
+            CmEvent::Disconnected { conn, timed_out, .. } => {
+                self.on(conn, |id| disconnected(id, timed_out));
+            }
             CmEvent::TimewaitExit { conn } => {
                 self.on(conn, |id| push(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, |_| ()));
             }

@@ -33,11 +33,17 @@ fn a_connection_from_beginning_to_end() {
 
     pair.a.disconnect(pair.now, a, b"bye").unwrap();
     pair.a_to_b();
-    let Some(CmEvent::Disconnected { conn, private_data }) = pair.b.poll_event() else { panic!() };
+    let Some(CmEvent::Disconnected { conn, private_data, timed_out: false }) = pair.b.poll_event()
+    else {
+        panic!()
+    };
     assert_eq!((conn, &private_data[..4], private_data.len()), (b, &b"bye\0"[..], 220));
     pair.b.disconnect_reply(pair.now, b, b"ok").unwrap();
     pair.b_to_a();
-    let Some(CmEvent::Disconnected { conn, private_data }) = pair.a.poll_event() else { panic!() };
+    let Some(CmEvent::Disconnected { conn, private_data, timed_out: false }) = pair.a.poll_event()
+    else {
+        panic!()
+    };
     assert_eq!((conn, &private_data[..3], private_data.len()), (a, &b"ok\0"[..], 224));
 
     assert_eq!(pair.a.state(a), Some(ConnState::TimeWait));
@@ -269,6 +275,22 @@ fn a_disconnection_of_a_forgotten_connection_is_answered() {
     assert_eq!((drep.local_comm_id, drep.remote_comm_id), (b.0, a.0));
     assert_eq!(pair.a.state(a), Some(ConnState::TimeWait));
     assert_eq!(pair.b.counters().unknown_connection, 1);
+}
+
+#[test]
+fn a_disconnection_without_an_answer_ends_in_time_wait_too() {
+    let mut pair = Pair::new();
+    let (conn, _) = pair.established();
+    pair.a.disconnect(pair.now, conn, b"").unwrap();
+    while pair.a.state(conn) == Some(ConnState::DreqSent) {
+        assert_eq!(events(&mut pair.a), []);
+        pair.a.handle_timeout(pair.a.poll_timeout());
+    }
+    let private_data = Vec::new();
+    let told = CmEvent::Disconnected { conn, private_data, timed_out: true };
+    assert_eq!(events(&mut pair.a), [told]);
+    pair.a.handle_timeout(pair.a.poll_timeout());
+    assert_eq!(events(&mut pair.a), [CmEvent::TimewaitExit { conn }]);
 }
 
 #[test]

@@ -20,6 +20,8 @@ enum Saw {
     Rejected,
     Unreachable,
     Disconnected,
+    /// The end of a connection that this side has asked for, without an answer.
+    Unanswered,
     TimewaitExit,
 }
 
@@ -154,8 +156,8 @@ impl World {
             CmEvent::Established { .. } => saw.push(Saw::Established),
             CmEvent::Rejected { .. } => saw.push(Saw::Rejected),
             CmEvent::Unreachable { .. } => saw.push(Saw::Unreachable),
-            CmEvent::Disconnected { .. } => {
-                saw.push(Saw::Disconnected);
+            CmEvent::Disconnected { timed_out, .. } => {
+                saw.push(if *timed_out { Saw::Unanswered } else { Saw::Disconnected });
                 let _ = side.cm.disconnect_reply(now, conn, b"");
             }
             CmEvent::TimewaitExit { .. } => saw.push(Saw::TimewaitExit),
@@ -177,6 +179,11 @@ impl World {
         all.filter(|(_, state)| *state == ConnState::Established).map(|(conn, _)| conn).collect()
     }
 
+    /// How many connections of a side have had this event.
+    fn count(&self, at: usize, event: Saw) -> usize {
+        self.sides[at].saw.values().filter(|saw| saw.contains(&event)).count()
+    }
+
     /// Every connection is established on both sides, or is over after an event with the reason.
     fn check_settled(&self) {
         for at in [0, 1] {
@@ -187,7 +194,7 @@ impl World {
                     "seed {}: {conn:?} of side {at} hangs in {state:?}, saw {saw:?}",
                     self.seed
                 );
-                let reason = [Saw::Rejected, Saw::Unreachable, Saw::Disconnected];
+                let reason = [Saw::Rejected, Saw::Unreachable, Saw::Disconnected, Saw::Unanswered];
                 let told = saw.iter().any(|saw| reason.contains(saw));
                 assert_eq!(told, state == ConnState::Closed, "seed {}: {saw:?}", self.seed);
             }
@@ -200,6 +207,8 @@ impl World {
             for (at, event) in saw.iter().enumerate() {
                 assert!(!saw[..at].contains(event), "seed {}: {saw:?} twice", self.seed);
             }
+            let both = [Saw::Disconnected, Saw::Unanswered].iter().all(|end| saw.contains(end));
+            assert!(!both, "seed {}: {saw:?}", self.seed);
         }
     }
 
@@ -248,13 +257,16 @@ fn live_a_life(seed: u64) -> World {
 
 #[test]
 fn every_connection_has_an_end_whatever_the_link() {
-    let mut established = 0;
+    let (mut established, mut unanswered) = (0, 0);
     for seed in 0..400 {
         let world = live_a_life(seed);
-        established +=
-            world.sides[1].saw.values().filter(|saw| saw.contains(&Saw::Established)).count();
+        established += world.count(1, Saw::Established);
+        let unheard = world.count(0, Saw::Unanswered) + world.count(1, Saw::Unanswered);
+        assert!(unheard == 0 || world.loss > 0, "seed {seed}: the peer has answered");
+        unanswered += unheard;
     }
     assert!(established > 600, "only {established} connections were ever established");
+    assert!(unanswered > 0, "every end was answered");
 }
 
 #[test]

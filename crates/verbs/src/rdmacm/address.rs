@@ -8,8 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6};
-use remora::interface::Interface;
+use remora::interface::{Interface, route_to};
 use remora::nic::cm::AddressScope;
+use remora::nic::wire::ROCE_PORT;
 
 use super::agreement::ACK_TIMEOUT;
 use super::directory::{self, Hold, ServedBy};
@@ -37,14 +38,29 @@ fn card_for(ip: IpAddr) -> Result<&'static ListedCard> {
     exact.or_else(any).ok_or(ENODEV)
 }
 
+/// The address from which the kernel sends to a peer on another machine, by its table of routes.
+pub(crate) fn source_towards(mut peer: SocketAddr) -> Option<IpAddr> {
+    peer.set_ip(peer.ip().to_canonical());
+    peer.set_port(ROCE_PORT);
+    Some(route_to(peer).ok()?.local_addr().ok()?.ip())
+}
+
 /// The card from which `peer` is reached.
-fn card_towards(peer: IpAddr) -> Result<&'static ListedCard> {
+fn card_towards(peer: IpAddr, source: Option<IpAddr>) -> Result<&'static ListedCard> {
     let cards = process::current().cards();
-    let same_kind = |card: &&ListedCard| card.address.is_loopback() == peer.is_loopback();
-    let family = |card: &&ListedCard| card.address.is_ipv4() == peer.is_ipv4();
-    let best = cards.iter().find(|card| card.address == peer);
-    let best = best.or_else(|| cards.iter().find(|card| same_kind(card) && family(card)));
-    best.or_else(|| cards.iter().find(family)).or_else(|| cards.first()).ok_or(ENODEV)
+    let addresses: Vec<IpAddr> = cards.iter().map(|card| card.address).collect();
+    best_card(&addresses, peer, source).and_then(|index| cards.get(index)).ok_or(ENODEV)
+}
+
+/// Which card reaches `peer` best: the one that has its address, the one at the `source` that the
+/// kernel would send from, one of its kind and family, one of its family, any.
+fn best_card(cards: &[IpAddr], peer: IpAddr, source: Option<IpAddr>) -> Option<usize> {
+    let misfit = |card: IpAddr| {
+        let other_family = card.is_ipv4() != peer.is_ipv4();
+        let other_kind = card.is_loopback() != peer.is_loopback();
+        (card != peer, Some(card) != source, other_family, other_kind)
+    };
+    (0..cards.len()).min_by_key(|index| misfit(cards[*index]))
 }
 
 /// The largest path MTU that both ends support, as a code.
@@ -124,9 +140,11 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
         ServedBy::Card(peer) | ServedBy::Elsewhere(peer) => peer,
         ServedBy::Nowhere => remote.ip().to_canonical(),
     };
-    let card = match id.lock().card {
-        Some(index) => process::current().cards().get(index).ok_or(ENODEV)?,
-        None => card_towards(peer)?,
+    let given = id.lock().card;
+    let card = match (given, place) {
+        (Some(index), _) => process::current().cards().get(index).ok_or(ENODEV)?,
+        (None, ServedBy::Elsewhere(_)) => card_towards(peer, source_towards(remote))?,
+        (None, _) => card_towards(peer, None)?,
     };
     let reachable = card.address.is_ipv4() == peer.is_ipv4() || matches!(place, ServedBy::Nowhere);
     if !reachable || (card.address.is_loopback() && matches!(place, ServedBy::Elsewhere(_))) {
@@ -362,4 +380,40 @@ pub(super) fn announce(id: &Id, cards: &[&ListedCard]) -> Result<()> {
     }
     state.announcements = said;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_card_is_that_of_the_route() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let cards = ["127.0.0.9", "10.0.0.1", "10.1.0.1", "fd00::1"].map(ip);
+        let best = |peer, source: Option<&str>| {
+            best_card(&cards, ip(peer), source.map(ip)).map(|index| cards[index].to_string())
+        };
+        for (peer, source, chosen) in [
+            ("10.1.0.7", Some("10.1.0.1"), "10.1.0.1"),
+            ("10.0.0.7", Some("10.0.0.1"), "10.0.0.1"),
+            // There is no card where the route begins, or no route.
+            ("10.2.0.7", Some("10.2.0.1"), "10.0.0.1"),
+            ("10.1.0.7", None, "10.0.0.1"),
+            ("fd00::7", None, "fd00::1"),
+            // On this machine.
+            ("127.0.0.4", None, "127.0.0.9"),
+            ("10.1.0.1", None, "10.1.0.1"),
+        ] {
+            assert_eq!(best(peer, source).as_deref(), Some(chosen), "{peer} from {source:?}");
+        }
+        assert_eq!(best_card(&[ip("10.0.0.1")], ip("fd00::7"), None), Some(0));
+        assert_eq!(best_card(&[], ip("10.0.0.7"), None), None);
+    }
+
+    #[test]
+    fn the_kernel_says_where_a_route_begins() {
+        let source = |peer: &str| source_towards(peer.parse().unwrap()).unwrap();
+        assert!(source("127.0.0.7:0").is_loopback());
+        assert!(source("[::ffff:127.0.0.7]:7").is_ipv4());
+    }
 }

@@ -93,15 +93,18 @@ impl Datagram {
         }
     }
 
-    /// Makes the queue pair, on the card that best matches the address.
-    pub(super) fn start(&mut self, towards: IpAddr, sizes: Sizes) {
+    /// Makes the queue pair, on the card that best reaches a peer.
+    pub(super) fn start(&mut self, peer: SocketAddr, sizes: Sizes) {
         if self.endpoint.is_some() || self.no_card {
             return;
         }
         let cards = process::current().cards();
-        let loopback = directory::is_local(towards);
-        let like = cards.iter().find(|card| card.address.is_loopback() == loopback);
-        let card = cards.iter().find(|card| card.address == towards).or(like).or(cards.first());
+        let towards = peer.ip().to_canonical();
+        let is_local = directory::is_local(towards);
+        let source = if is_local { None } else { address::source_towards(peer) };
+        let at = |ip: IpAddr| cards.iter().find(|card| card.address == ip);
+        let like = cards.iter().find(|card| card.address.is_loopback() == is_local);
+        let card = at(towards).or(source.and_then(at)).or(like).or(cards.first());
         match card.ok_or(EINVAL).and_then(|card| Endpoint::new(card, sizes)) {
             Ok(endpoint) => self.endpoint = Some(endpoint),
             Err(error) => {
@@ -235,7 +238,7 @@ impl Datagram {
         let Some((header, data)) = UdpHeader::parse(message) else {
             return tracing::debug!(%from, "a UDP datagram without the header of an rsocket");
         };
-        self.start(from.ip().to_canonical(), sizes);
+        self.start(from, sizes);
         self.learn(from, &header);
         if header.what == Operation::Data {
             // If this answer is lost, the peer's next datagram by UDP is answered again.

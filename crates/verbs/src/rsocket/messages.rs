@@ -31,7 +31,7 @@ pub(super) fn send(
     if data.len() + wire::datagram_header(to).len() > SLOT {
         return Err(Errno(libc::EMSGSIZE));
     }
-    datagram.start(to.ip().to_canonical(), sizes);
+    datagram.start(to, sizes);
     if !datagram.peers.contains_key(&to) {
         // The answer that names the peer's queue pair may be waiting.
         datagram.take_udp(sizes);

@@ -369,16 +369,8 @@ pub(super) fn scope(id: &Id) -> Result<AddressScope> {
 pub(super) fn announce(id: &Id, cards: &[&ListedCard]) -> Result<()> {
     let mut state = id.lock();
     let held = state.port_lock.as_ref().ok_or(EINVAL)?;
-    let mut said = Vec::new();
-    for (n, card) in cards.iter().enumerate() {
-        match held.announce(card.address) {
-            Ok(fd) => said.push(fd),
-            // Of several cards of one process, the others are found by their own addresses.
-            Err(_) if n > 0 => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    state.announcements = said;
+    let cards: Vec<IpAddr> = cards.iter().map(|card| card.address).collect();
+    state.announcements = held.announce(&cards)?;
     Ok(())
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Each process has a card, and without configuration each card has an address of its own in
 //! 127.0.0.0/8. Yet a client asks for a port of 127.0.0.1, or of the machine's own address. So a
-//! listener binds abstract Unix sockets, whose names say on which card it listens:
+//! listener binds abstract Unix sockets, whose names say on which cards it listens:
 //!
 //! ```text
 //! @remora/cm/<port space>/<port>/<address>          held by the process that has bound the port
-//! @remora/cm/<port space>/<port>/<address>/<card>   held by a listener, with its card's address
+//! @remora/cm/<port space>/<port>/<address>/<card>   held by a listener, for each of its cards
 //! ```
 //!
 //! Clients read the names that the kernel tells ([`unix_names`]). The names vanish with the
@@ -226,24 +226,26 @@ pub(super) fn hold(
 }
 
 impl Hold {
-    /// Announces a listener at the port on `card`.
+    /// Announces a listener at the port on these cards; it lasts as long as what is returned.
     ///
     /// # Errors
     /// `EADDRINUSE`: another listener is announced at one of the addresses, or another user has
     /// come to hold the port.
-    pub(super) fn announce(&self, card: IpAddr) -> io::Result<OwnedFd> {
+    pub(super) fn announce(&self, cards: &[IpAddr]) -> io::Result<Vec<OwnedFd>> {
         let Hold { space, port, scope, .. } = *self;
         let announced = |entry: &Entry| entry.card.is_some() && entry.scope.overlaps(scope);
         if entries(space, port).is_some_and(|all| all.iter().any(announced)) {
             return Err(in_use());
         }
-        let name = bind(&listener_name(space, port, scope, card))?;
-        let mine = inode(&name)?;
-        let is_mine = |entry: &Entry| entry.inode == mine;
+        let name = |card: &IpAddr| bind(&listener_name(space, port, scope, *card));
+        let names: Vec<OwnedFd> = cards.iter().map(name).collect::<io::Result<_>>()?;
+        // They are all of one user.
+        let mine = names.first().map(inode).transpose()?;
+        let is_mine = |entry: &Entry| Some(entry.inode) == mine;
         let counts = || entries(space, port).is_none_or(|all| all.iter().any(is_mine));
         // A process may have changed its user since it bound the port: a server that began as root.
         self.first.take(&first_name(space, port), |held| held.is_none() || !counts());
-        if counts() { Ok(name) } else { Err(in_use()) }
+        if counts() { Ok(names) } else { Err(in_use()) }
     }
 }
 
@@ -258,6 +260,27 @@ pub(super) enum ServedBy {
     Elsewhere(IpAddr),
 }
 
+/// Can this process reach a card? It needs one of the same family.
+fn reaches(card: IpAddr) -> bool {
+    let mut own = process::current().cards.get().into_iter().flatten();
+    own.any(|own| own.address.is_ipv4() == card.is_ipv4())
+}
+
+/// Of the listeners at `ip`, the scope and the card of the best one: on the card that has the
+/// address itself, then for just that address, then on a card that can be reached, and that is of
+/// the address's family. (A listener may have several cards.)
+fn best(
+    listeners: &[Entry],
+    ip: IpAddr,
+    reaches: impl Fn(IpAddr) -> bool,
+) -> Option<(Scope, IpAddr)> {
+    let on_cards = listeners.iter().filter_map(|entry| Some((entry.scope, entry.card?)));
+    on_cards.min_by_key(|(scope, card)| {
+        let other_family = card.is_ipv4() != ip.is_ipv4();
+        (*card != ip, *scope != Scope::One(ip), !reaches(*card), other_family)
+    })
+}
+
 /// The card of this machine's process that listens at `address`.
 pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<IpAddr> {
     let ip = loopback_if_unspecified(address.ip().to_canonical());
@@ -270,9 +293,7 @@ pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<Ip
         .into_iter()
         .filter(|entry| entry.card.is_some() && entry.scope.overlaps(asked))
         .collect();
-    // Prefer the card that has the address itself, then a listener for just that address, then any.
-    let best = listeners.iter().min_by_key(|entry| (entry.card != Some(ip), entry.scope != asked));
-    let (scope, card) = best.and_then(|entry| Some((entry.scope, entry.card?)))?;
+    let (scope, card) = best(&listeners, ip, reaches)?;
     let name = listener_name(space, address.port(), scope, card);
     found.keep(space, address, (card, name), now);
     Some(card)
@@ -382,7 +403,7 @@ pub(super) mod tests {
 
     /// A port that no other test uses.
     fn port(number: u16) -> u16 {
-        (std::process::id() as u16).wrapping_mul(8).wrapping_add(number)
+        (std::process::id() as u16).wrapping_mul(16).wrapping_add(number)
     }
 
     const V4: Scope = Scope::Family { v6: false };
@@ -423,11 +444,11 @@ pub(super) mod tests {
         let first = hold(SPACE, port, V4, true).unwrap();
         let second = hold(SPACE, port, V4, true).unwrap();
         assert_eq!(refusal(port, one("127.0.0.1"), false), Some(libc::EADDRNOTAVAIL));
-        let listens = first.announce(card).unwrap();
-        assert!(second.announce(card).is_err());
+        let listens = first.announce(&[card]).unwrap();
+        assert!(second.announce(&[card]).is_err());
         assert_eq!(refusal(port, V4, true), Some(libc::EADDRNOTAVAIL), "one listens");
         drop((first, listens));
-        second.announce(card).unwrap();
+        second.announce(&[card]).unwrap();
     }
 
     #[test]
@@ -438,8 +459,8 @@ pub(super) mod tests {
         // (If there were a card at the address, it would be asked.)
         assert_eq!(locate(SPACE, asked("127.9.8.6")), ServedBy::Nowhere);
         let held = hold(SPACE, port, Scope::All, false).unwrap();
-        let said = held.announce(card).unwrap();
-        assert!(held.announce(card).is_err());
+        let said = held.announce(&[card]).unwrap();
+        assert!(held.announce(&[card]).is_err());
         for ip in ["127.0.0.1", "127.9.8.7", "::1", "0.0.0.0"] {
             assert_eq!(locate(SPACE, asked(ip)), ServedBy::Card(card), "{ip}");
         }
@@ -447,6 +468,30 @@ pub(super) mod tests {
         assert_eq!(locate(SPACE, asked("192.0.2.7")), ServedBy::Elsewhere(elsewhere));
         drop(said);
         assert_eq!(locate(SPACE, asked("127.9.8.6")), ServedBy::Nowhere);
+    }
+
+    /// A process may have cards of both families, and of several networks.
+    #[test]
+    fn a_listener_is_found_on_each_of_its_cards() {
+        let port = port(8);
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let cards = ["127.9.6.7", "::1", "127.9.6.8"].map(ip);
+        let held = hold(SPACE, port, Scope::All, false).unwrap();
+        let _said = held.announce(&cards).unwrap();
+        assert!(held.announce(&cards[2..]).is_err(), "one listens");
+        let listeners = entries(SPACE, port).unwrap();
+        let found = |asked: &str, reaches: fn(IpAddr) -> bool| {
+            best(&listeners, ip(asked), reaches).unwrap().1.to_string()
+        };
+        let all: fn(IpAddr) -> bool = |_| true;
+        for card in cards.map(|card| card.to_string()) {
+            assert_eq!(found(&card, all), card);
+        }
+        assert_eq!(found("fd00::7", all), "::1");
+        assert!(ip(&found("127.0.0.1", all)).is_ipv4());
+        // A client with a card of IPv4 only asks by an address of IPv6.
+        assert!(ip(&found("fd00::7", |card| card.is_ipv4())).is_ipv4());
+        assert_eq!(found("127.0.0.1", |card| card.is_ipv6()), "::1");
     }
 
     /// However soon after another one: no answer outlives its listener.
@@ -460,7 +505,7 @@ pub(super) mod tests {
             assert_eq!(locate(SPACE, asked), ServedBy::Nowhere);
             let held = hold(SPACE, port, Scope::All, false).unwrap();
             assert_eq!(locate(SPACE, asked), ServedBy::Nowhere, "the port is only held");
-            let said = held.announce(card).unwrap();
+            let said = held.announce(&[card]).unwrap();
             for _ in 0..3 {
                 assert_eq!(locate(SPACE, asked), ServedBy::Card(card));
             }
@@ -503,7 +548,7 @@ pub(super) mod tests {
         let Some(name) = thief else { return };
         // Neither while the server only holds its port (perftest's listen anew for each client).
         assert_eq!(locate(SPACE, asked), ServedBy::Nowhere);
-        let said = held.announce(card).unwrap();
+        let said = held.announce(&[card]).unwrap();
         assert_eq!(locate(SPACE, asked), ServedBy::Card(card));
         drop((said, held));
         assert_eq!(locate(SPACE, asked), ServedBy::Card(thiefs.parse().unwrap()), "it is free");
@@ -517,7 +562,7 @@ pub(super) mod tests {
         let asked = SocketAddr::new("::1".parse().unwrap(), port);
         let (card, thiefs) = ("127.9.8.7".parse().unwrap(), "127.9.8.6");
         let both = [V4, V6].map(|scope| hold(SPACE, port, scope, false).unwrap());
-        let said = both.each_ref().map(|hold| hold.announce(card).unwrap());
+        let said = both.each_ref().map(|hold| hold.announce(&[card]).unwrap());
         let ([v4, v6], [says_v4, says_v6]) = (both, said);
         drop((v4, says_v4));
         let stranger = as_stranger(|| {
@@ -553,7 +598,7 @@ pub(super) mod tests {
             (names, bind(&format!("{first}/127.9.8.3/{thiefs}")).unwrap())
         });
         let Some(_names) = stranger else { return };
-        let said = held.announce(card).unwrap();
+        let said = held.announce(&[card]).unwrap();
         assert_eq!(locate(SPACE, asked), ServedBy::Card(card));
         drop((said, held));
     }
@@ -564,7 +609,7 @@ pub(super) mod tests {
         let port = port(4);
         let held = hold(SPACE, port, V4, false).unwrap();
         let card = "127.9.8.7".parse().unwrap();
-        let Some(said) = as_stranger(|| held.announce(card).unwrap()) else { return };
+        let Some(said) = as_stranger(|| held.announce(&[card]).unwrap()) else { return };
         let asked = SocketAddr::new("127.0.0.1".parse().unwrap(), port);
         assert_eq!(locate(SPACE, asked), ServedBy::Card(card));
         drop((said, held));

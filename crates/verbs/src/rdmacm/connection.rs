@@ -96,15 +96,18 @@ pub(super) fn peers_are_gone(peers: &BTreeSet<IpAddr>) {
         };
         let stage = state.stage;
         drop(state);
-        match stage {
-            Stage::Connected if !id.is_datagram() => disconnected(&id, false),
-            Stage::Connecting | Stage::Replied => {
-                end_connection(&id);
-                unreachable(&id);
-            }
-            _ => continue,
+        let stands = stage == Stage::Connected && !id.is_datagram();
+        let begins = matches!(stage, Stage::Connecting | Stage::Replied);
+        if stands || begins {
+            // Before the program is told, which may then end.
+            tracing::warn!(%peer, ?stage, "the process at the other end of a connection is gone");
         }
-        tracing::warn!(%peer, ?stage, "the process at the other end of a connection is gone");
+        if begins {
+            end_connection(&id);
+            unreachable(&id);
+        } else if stands {
+            disconnected(&id, false);
+        }
     }
 }
 

@@ -39,6 +39,25 @@ fn bytes_stay_on_the_card_between_commands() {
     assert!(said.contains("no daemon listens at /nowhere"), "{said}");
 }
 
+/// Programs put bytes on the card without asking for a piece of it, too.
+#[test]
+fn what_is_measured_stays_as_it_is() {
+    let daemon = Daemon::start();
+    let data = daemon.folder.file("data", 2 << 20);
+    let data = data.to_str().unwrap();
+    // By first fit, measured pieces would lie at the beginnings of near and far memory.
+    for at in ["card:0", "card:4G"] {
+        daemon.succeed(&["dma", "copy", data, at, "--path", "engine"]);
+    }
+    daemon.succeed(&["dma", "paths"]);
+    daemon.succeed(&["dma", "channels"]);
+    daemon.succeed(&["dma", "copy", data, "card:1G"]);
+    for at in ["card:0", "card:4G", "card:1G"] {
+        let out = daemon.run(&["dma", "copy", at, "-", "--len", "2M"]);
+        assert!(out.status.success() && out.stdout == pattern(2 << 20), "{at}");
+    }
+}
+
 #[test]
 fn paths_and_channels_of_a_daemon_are_told() {
     let daemon = Daemon::start();

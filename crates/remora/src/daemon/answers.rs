@@ -204,6 +204,7 @@ impl Server {
         if !had_memory {
             self.store_card(uid);
         }
+        let is_full = card.pieces() >= self.policy.rule(uid).pieces as usize;
         let wanted = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
             engine.admits(slot, Ask::Other(Kind::Dm)).ok()?;
@@ -212,7 +213,8 @@ impl Server {
                 of.card = Some(card);
             }
             let is_ready = of.ready().as_ref().is_some_and(|(of_len, _)| *of_len == len);
-            of.card.clone().filter(|_| !is_ready).map(|card| (card, Arc::clone(&of.ready)))
+            let card = of.card.clone().filter(|_| !is_ready && !is_full);
+            card.map(|card| (card, Arc::clone(&of.ready)))
         });
         let Some((card, ready)) = wanted else { return false };
         let work = move || {

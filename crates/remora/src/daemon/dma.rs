@@ -56,6 +56,8 @@ pub(crate) struct DmaCards {
     cards: BTreeMap<u32, UserCard>,
     /// Requests whose engine was in a call.
     later: Vec<Later>,
+    /// What clients that have gone had, by their users.
+    remains: Vec<(u32, Holdings)>,
 }
 
 /// A request that is carried out later.
@@ -99,7 +101,7 @@ struct Busy {
 
 /// What a client has.
 #[derive(Debug, Default)]
-struct Holdings {
+pub(super) struct Holdings {
     pid: i32,
     /// With the bytes of their rings.
     channels: BTreeMap<ChannelId, u64>,
@@ -155,8 +157,15 @@ impl DmaCards {
 
     /// The requests that were not carried out; ends what clients that have gone have left.
     pub(super) fn take_later(&mut self) -> Vec<Later> {
-        self.cards.values_mut().for_each(UserCard::end_gone);
+        for (uid, card) in &mut self.cards {
+            self.remains.extend(card.end_gone().map(|held| (*uid, held)));
+        }
         mem::take(&mut self.later)
+    }
+
+    /// What is to be dropped by another thread, since it takes time, with its user.
+    pub(super) fn take_remains(&mut self) -> Vec<(u32, Holdings)> {
+        mem::take(&mut self.remains)
     }
 
     /// May a user's program grant another piece of memory? Each is a mapping of the daemon's, or
@@ -250,10 +259,10 @@ impl DmaCards {
 
     /// A client has gone: what it has goes with it. The card's memory stays as it is.
     pub(super) fn end(&mut self, client: u32) {
-        for card in self.cards.values_mut() {
+        for (uid, card) in &mut self.cards {
             if let Some(held) = card.clients.remove(&client) {
                 card.gone.insert(client, held);
-                card.end_gone();
+                self.remains.extend(card.end_gone().map(|held| (*uid, held)));
             }
         }
     }
@@ -280,17 +289,21 @@ impl UserCard {
         Ok(UserCard { memory, service, clients, gone, busy: Busy::default() })
     }
 
-    /// Ends what clients that have gone have left, if the engine is not in a call.
-    fn end_gone(&mut self) {
-        if self.gone.is_empty() {
-            return;
+    /// Ends what clients that have gone have left, if the engine is not in a call. Returns what
+    /// they had.
+    fn end_gone(&mut self) -> impl Iterator<Item = Holdings> + use<> {
+        let engine = match self.gone.is_empty() {
+            true => None,
+            false => within_patience(&self.service, &mut self.busy),
+        };
+        let mut ended = BTreeMap::new();
+        if let Some(mut engine) = engine {
+            ended = mem::take(&mut self.gone);
+            ended.keys().for_each(|client| engine.end(Owner(*client)));
+            drop(engine);
+            self.service.wake();
         }
-        let Some(mut engine) = within_patience(&self.service, &mut self.busy) else { return };
-        for client in mem::take(&mut self.gone).into_keys() {
-            engine.end(Owner(client));
-        }
-        drop(engine);
-        self.service.wake();
+        ended.into_values()
     }
 
     /// Regions that the engine may reach.
@@ -388,12 +401,15 @@ impl Holdings {
                 Ok(alone(DmaAnswer::Done))
             }
             DmaRequest::Alloc { near, len } => {
-                let kind = if near { MemoryKind::Near } else { MemoryKind::Far };
-                let piece = memory.alloc(kind, len).map_err(|error| error.to_string())?;
-                let (address, len) = (piece.address(), piece.len());
                 if self.pieces.len() >= rule.quotas.others as usize {
                     return Err("the client has as many pieces as its quota allows".into());
                 }
+                if memory.pieces() >= rule.pieces as usize {
+                    return Err("the user’s programs have as many pieces as they may".into());
+                }
+                let kind = if near { MemoryKind::Near } else { MemoryKind::Far };
+                let piece = memory.alloc(kind, len).map_err(|error| error.to_string())?;
+                let (address, len) = (piece.address(), piece.len());
                 self.pieces.insert(address, piece);
                 Ok(alone(DmaAnswer::Piece { address, len }))
             }

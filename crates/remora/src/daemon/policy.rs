@@ -13,6 +13,7 @@
 //! loans = 4096              # pieces of memory that all its sessions lend together
 //! groups = 256              # multicast groups that they are in, the same
 //! kernels = 512             # kernels, the same
+//! pieces = 65536            # pieces of card memory that all the user's programs have together
 //! kernel_steps = 1000000    # steps of an invocation of one of these
 //! kernel_memory_bytes = 1073741824  # memory of the instances of their modules, the same
 //! memory_bytes = 17179869184  # bytes that the daemon maps or keeps for them, the same
@@ -68,6 +69,8 @@ pub(crate) struct Rule {
     pub(crate) groups: u32,
     /// The most kernels of all of them.
     pub(crate) kernels: u32,
+    /// The most pieces of card memory of all of the user's programs, with a session or without.
+    pub(crate) pieces: u32,
     /// The most steps of an invocation of one of these, whatever their programs ask for.
     pub(crate) kernel_steps: u64,
     /// The most memory of all instances of their modules, in bytes.
@@ -98,6 +101,9 @@ const SESSIONS_OF_A_USER: u32 = 256;
 const LOANS_OF_A_USER: u32 = LOANS_MAX as u32 / 2;
 const GROUPS_OF_A_USER: u32 = ALL_GROUPS / 2;
 const KERNELS_OF_A_USER: u32 = ALL_KERNELS / 2;
+/// Pieces of card memory of a user, wherever others have theirs: each takes memory of the daemon's
+/// to be kept apart.
+const PIECES_OF_A_USER: u32 = 65_536;
 /// As much as the longest payload takes, and results as long.
 const KERNEL_STEPS: u64 = 1 << 26;
 const KERNEL_MEMORY_OF_A_USER: u64 = ALL_KERNEL_MEMORY / 2;
@@ -166,6 +172,7 @@ struct Entry {
     loans: Option<u32>,
     groups: Option<u32>,
     kernels: Option<u32>,
+    pieces: Option<u32>,
     kernel_steps: Option<u64>,
     kernel_memory_bytes: Option<u64>,
     memory_bytes: Option<u64>,
@@ -251,6 +258,7 @@ impl Rule {
             loans: LOANS_OF_A_USER,
             groups: GROUPS_OF_A_USER,
             kernels: KERNELS_OF_A_USER,
+            pieces: PIECES_OF_A_USER,
             kernel_steps: KERNEL_STEPS,
             kernel_memory_bytes: KERNEL_MEMORY_OF_A_USER,
             memory_bytes: memory_of_a_user(),
@@ -274,6 +282,7 @@ impl Rule {
             loans: entry.loans.unwrap_or(LOANS_OF_A_USER),
             groups: entry.groups.unwrap_or(GROUPS_OF_A_USER),
             kernels: entry.kernels.unwrap_or(KERNELS_OF_A_USER),
+            pieces: entry.pieces.unwrap_or(PIECES_OF_A_USER),
             kernel_steps: entry.kernel_steps.unwrap_or(KERNEL_STEPS),
             kernel_memory_bytes: entry.kernel_memory_bytes.unwrap_or(KERNEL_MEMORY_OF_A_USER),
             memory_bytes: entry.memory_bytes.or_else(memory_of_a_user),

@@ -309,6 +309,9 @@ impl Server {
             self.answer_later();
         }
         self.expire(Instant::now())?;
+        for (uid, remains) in self.dma.take_remains() {
+            self.closer(uid).close(remains);
+        }
         self.watch_store();
         Ok(goes_on)
     }

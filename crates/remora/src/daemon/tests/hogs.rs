@@ -186,6 +186,29 @@ fn all_grants_together_leave_the_daemon_mappings() {
     daemon.wait_until_empty();
 }
 
+/// The programs of a user have their pieces in one memory, with sessions and without.
+#[test]
+fn the_programs_of_a_user_have_no_more_pieces_together_than_the_users_share() {
+    let daemon = daemon_with("pieces = 7\nquotas.others = 5");
+    let alloc = ClientRequest::Dma(DmaRequest::Alloc { near: false, len: 64 });
+    let (one, two) = (with_card_memory(&daemon), with_card_memory(&daemon));
+    let (taken, reason) = ask_all(&one, &alloc, &[]);
+    assert!(taken == 5 && reason.contains("client"), "{taken}: {reason}");
+    let session = daemon.client();
+    let piece = session.card().alloc_dm(64).unwrap();
+    let (taken, reason) = ask_all(&two, &alloc, &[]);
+    assert!(taken == 1 && reason.contains("user"), "{taken}: {reason}");
+    let made = session.card().alloc_dm(64);
+    assert!(matches!(made, Err(CreateError::NoMemory { .. })), "{made:?}");
+    session.card().free_dm(piece).unwrap();
+    assert_eq!(ask_all(&two, &alloc, &[]).0, 1);
+    // What one program had comes back when it has gone.
+    drop(one);
+    until("the session has another piece", || session.card().alloc_dm(64).is_ok());
+    drop((session, two));
+    daemon.wait_until_empty();
+}
+
 #[test]
 fn loans_leave_descriptors_to_others() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());

@@ -413,6 +413,74 @@ fn a_reader_learns_that_the_rest_of_a_packet_does_not_come() {
     }
 }
 
+/// What a writer has put in before one of its descriptors fails is no packet, and no part of its
+/// next one; and others have their turn, though it posts nothing more.
+#[test]
+fn half_a_packet_ends_with_a_descriptor_that_fails() {
+    let outside = Streamed::LEN;
+    for goes_on in [true, false] {
+        let mut streamed = Streamed::new();
+        streamed.puts(0, 0, 100, Flags::MORE);
+        streamed.puts(0, outside, 50, Flags::MORE);
+        let mut expected = vec![Status::Done, Status::OutOfRange];
+        if goes_on {
+            streamed.puts(0, 200, 60, Flags::empty());
+            expected.push(Status::Skipped);
+        }
+        assert_eq!(statuses(&mut streamed.writers[0]), expected);
+        let writer = usize::from(!goes_on);
+        streamed.puts(writer, 1000, 300, Flags::empty());
+        assert_eq!(statuses(&mut streamed.writers[writer]), [Status::Done]);
+        assert_eq!(streamed.takes(500), [whole(300)]);
+        assert!(streamed.holds(1000, 300), "of writer {writer}");
+    }
+}
+
+#[test]
+fn segments_of_a_packet_are_put_in_all_or_none() {
+    let mut streamed = Streamed::new();
+    let segment = |at: usize| Segment { at: streamed.from.at(at as u64), len: 100 };
+    let from = [segment(0), segment(Streamed::LEN), segment(100)];
+    let onto = [Segment { at: Address::Card(0), len: 300 }];
+    let writer = &mut streamed.writers[0];
+    writer.copy_sg(&from, &onto, Flags::empty()).unwrap();
+    writer.submit();
+    run(&mut streamed.engine);
+    let expected = [Status::Done, Status::OutOfRange, Status::Skipped];
+    assert_eq!(statuses(&mut streamed.writers[0]), expected);
+    streamed.puts(0, 1000, 300, Flags::empty());
+    assert_eq!(streamed.takes(500), [whole(300)]);
+    assert!(streamed.holds(1000, 300));
+}
+
+#[test]
+fn a_packet_that_waits_for_room_ends_with_its_memory() {
+    let mut streamed = Streamed::new();
+    let (from, len) = (streamed.from, Streamed::LEN as u32);
+    streamed.puts(0, 0, len, Flags::MORE);
+    assert_eq!(statuses(&mut streamed.writers[0]), [], "it waits for room");
+    streamed.engine.revoke(Owner::default(), from).unwrap();
+    run(&mut streamed.engine);
+    assert_eq!(statuses(&mut streamed.writers[0]), [Status::OutOfRange]);
+    streamed.from = streamed.engine.grant_own(buffer_of(&streamed.source), false).unwrap();
+    streamed.puts(1, 1000, 300, Flags::empty());
+    assert_eq!(streamed.takes(500), [whole(300)]);
+    assert!(streamed.holds(1000, 300));
+}
+
+#[test]
+fn a_reader_learns_that_a_writer_has_failed() {
+    let mut streamed = Streamed::new();
+    streamed.puts(0, 0, 100, Flags::MORE);
+    assert_eq!(streamed.takes(500), [], "it waits for more");
+    streamed.puts(0, Streamed::LEN, 50, Flags::empty());
+    let failed = Outcome { status: Status::Cut, bytes: 100, end_of_packet: false };
+    assert_eq!(streamed.came(), [failed]);
+    streamed.puts(0, 1000, 300, Flags::empty());
+    assert_eq!(streamed.takes(500), [whole(300)]);
+    assert!(streamed.holds(1000, 300));
+}
+
 #[test]
 fn packets_of_two_channels_do_not_mix() {
     let mut streamed = Streamed::new();

@@ -147,7 +147,7 @@ struct Served {
     told: u64,
     /// The descriptor in work, and how many of its bytes are moved.
     current: Option<(Descriptor, u32)>,
-    /// The descriptor before failed, and the next is a part of the same operation.
+    /// The descriptor before failed, and the next is a part of the same operation or packet.
     skips: bool,
     halted: Option<Halt>,
 }
@@ -408,7 +408,7 @@ impl Served {
             }
             let bytes = match self.turn(reach) {
                 Turn::Ended(outcome) => {
-                    self.end(outcome, &mut reach.counters);
+                    self.end(outcome, reach);
                     outcome.bytes as usize
                 }
                 Turn::Moved(bytes) => {
@@ -464,11 +464,12 @@ impl Served {
     }
 
     #[inline]
-    fn end(&mut self, outcome: Outcome, counters: &mut Counters) {
-        let linked = self.current.take().is_some_and(|(d, _)| d.flags.contains(Flags::LINKED));
-        self.skips = linked && outcome.status != Status::Done;
+    fn end(&mut self, outcome: Outcome, reach: &mut Reach) {
+        let of_same = self.current.take().is_some_and(|(d, _)| d.flags.intersects(self.joins()));
+        self.skips = of_same && outcome.status != Status::Done;
         self.ring.set_outcome(self.ended, outcome);
         self.ended += 1;
+        let counters = &mut reach.counters;
         counters.bytes += u64::from(outcome.bytes);
         match outcome.status {
             Status::Done => counters.done += 1,
@@ -481,7 +482,18 @@ impl Served {
                     Status::Fault => counters.faults += 1,
                     _ => {}
                 }
+                // The rest of its packet does not come.
+                reach.forget_writer(self);
             }
+        }
+    }
+
+    /// By which of its flags a descriptor is a part of what the next one is a part of, too: of an
+    /// operation, or of a packet that is put into a stream.
+    fn joins(&self) -> Flags {
+        match (self.options.direction, self.options.interface) {
+            (Direction::HostToCard, Interface::Streaming(_)) => Flags::LINKED | Flags::MORE,
+            _ => Flags::LINKED,
         }
     }
 
@@ -537,7 +549,8 @@ impl Reach {
         Ok(())
     }
 
-    /// A channel has ended, and with it a packet that it has not put whole into its stream.
+    /// A channel has ended, or one of its descriptors has failed, and with it a packet that it has
+    /// not put whole into its stream.
     fn forget_writer(&mut self, gone: &Served) {
         let Interface::Streaming(number) = gone.options.interface else { return };
         if let Some(Some(stream)) = self.streams.get_mut(usize::from(number)) {

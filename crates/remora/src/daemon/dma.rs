@@ -79,6 +79,8 @@ pub(super) struct Asker {
     pub(super) living: bool,
     /// Sessions that the user has.
     pub(super) sessions: usize,
+    /// Their bytes that count for the user's limit, where memory is granted.
+    pub(super) session_bytes: u64,
 }
 
 /// A user's card memory, with its engine.
@@ -126,8 +128,8 @@ impl DmaCards {
             let card = self.cards.get_mut(&who.uid);
             return Some(Ok((card.map_or_else(nothing, |card| card.list(from)), Vec::new())));
         }
-        if let DmaRequest::Grant { loan, .. } = request
-            && let Err(refusal) = self.room_for_grant(who.uid, rule, loan)
+        if let DmaRequest::Grant { loan, len, .. } = request
+            && let Err(refusal) = self.room_for_grant(who, rule, (loan, len))
         {
             return Some(Err(refusal));
         }
@@ -170,10 +172,21 @@ impl DmaCards {
 
     /// May a user's program grant another piece of memory? Each is a mapping of the daemon's, or
     /// descriptors, as what sessions lend.
-    fn room_for_grant(&self, uid: u32, rule: &Rule, loan: Loan) -> Result<(), Refusal> {
-        let of_user = self.cards.get(&uid).map_or(0, UserCard::regions);
+    fn room_for_grant(
+        &self,
+        who: Asker,
+        rule: &Rule,
+        (loan, len): (Loan, u64),
+    ) -> Result<(), Refusal> {
+        let of_user = self.cards.get(&who.uid).map_or(0, UserCard::regions);
         if of_user >= rule.loans as usize {
             return Err(format!("the user’s programs grant {of_user} regions, which is the most"));
+        }
+        let used = self.granted(who.uid).saturating_add(who.session_bytes);
+        if let Some(most) = rule.memory_bytes
+            && used.saturating_add(counted(loan, len)) > most
+        {
+            return Err(format!("the {most} bytes of the user are used up"));
         }
         if self.cards.values().map(UserCard::regions).sum::<usize>() >= LOANS_MAX {
             return Err(format!("all programs together grant {LOANS_MAX} regions, all there are"));
@@ -182,6 +195,11 @@ impl DmaCards {
             return Err(FEW_DESCRIPTORS.into());
         }
         Ok(())
+    }
+
+    /// Bytes that a user's programs have granted and that count.
+    pub(super) fn granted(&self, uid: u32) -> u64 {
+        self.cards.get(&uid).map_or(0, UserCard::granted)
     }
 
     /// Opens the user's card memory for a client.
@@ -311,6 +329,11 @@ impl UserCard {
         self.clients.values().chain(self.gone.values()).map(|held| held.regions.len()).sum()
     }
 
+    /// Their bytes that count for quotas.
+    fn granted(&self) -> u64 {
+        self.clients.values().chain(self.gone.values()).map(Holdings::granted).sum()
+    }
+
     /// The channels from a place on, as far as one answer has room; none while the engine is in a
     /// call.
     fn list(&mut self, from: u32) -> DmaAnswer {
@@ -335,7 +358,7 @@ impl UserCard {
             uid,
             pid: held.pid,
             regions: held.regions.len() as u32,
-            granted_bytes: held.regions.values().sum(),
+            granted_bytes: held.granted(),
             pieces: held.pieces.len() as u32,
             card_bytes: held.pieces.values().map(Piece::len).sum(),
             channels: channels.map(|state| row(&self.clients, state)).collect(),
@@ -364,7 +387,17 @@ fn nothing() -> DmaAnswer {
     DmaAnswer::Channels { channels: Vec::new(), more: false, counters: Vec::new() }
 }
 
+/// The bytes that count for quotas: those of files, and not those of processes, which have their
+/// memory anyway.
+fn counted(loan: Loan, len: u64) -> u64 {
+    if matches!(loan, Loan::Sealed | Loan::File) { len } else { 0 }
+}
+
 impl Holdings {
+    fn granted(&self) -> u64 {
+        self.regions.values().sum()
+    }
+
     /// Answers a request to the engine.
     fn answer(
         &mut self,
@@ -433,8 +466,8 @@ impl Holdings {
         if self.regions.len() >= rule.quotas.regions as usize {
             return Err("the client has as many regions as its quota allows".into());
         }
-        let counted = if matches!(loan, Loan::Sealed | Loan::File) { len } else { 0 };
-        let used = self.regions.values().sum::<u64>().checked_add(counted);
+        let counted = counted(loan, len);
+        let used = self.granted().checked_add(counted);
         if len == 0 || used.is_none_or(|used| used > rule.quotas.memory_bytes) {
             return Err(format!("{len} bytes are none, or more than the client’s quota allows"));
         }
@@ -568,7 +601,14 @@ mod tests {
     fn an_engine_in_a_call_does_not_hold_the_daemon_up() {
         let own = rustix::process::geteuid().as_raw();
         let rule = *Policy::default().rule(own);
-        let asker = |client| Asker { client, uid: own, pid: 1, sessions: 0, living: true };
+        let asker = |client| Asker {
+            client,
+            uid: own,
+            pid: 1,
+            sessions: 0,
+            session_bytes: 0,
+            living: true,
+        };
         let mut cards = DmaCards::default();
         let ask = |cards: &mut DmaCards, client, request| {
             let answered = cards.answer(asker(client), &rule, request, Vec::new());
@@ -619,7 +659,7 @@ mod tests {
         {
             let file = memfd_create("granted", MemfdFlags::CLOEXEC).unwrap();
             ftruncate(&file, 4096).unwrap();
-            let who = Asker { client: 1, uid, pid: 1, sessions: 0, living: true };
+            let who = Asker { client: 1, uid, pid: 1, sessions: 0, session_bytes: 0, living: true };
             let memory = Application { pid: 1, addr: 0, len: 4096, file: None };
             let rule = Rule { lend_files, ..usual };
             let path = path_to(Loan::File, memory, vec![file], (who, &rule));

@@ -311,6 +311,7 @@ impl Server {
         self.expire(Instant::now())?;
         for (uid, remains) in self.dma.take_remains() {
             self.closer(uid).close(remains);
+            self.note_granted(uid);
         }
         self.watch_store();
         Ok(goes_on)

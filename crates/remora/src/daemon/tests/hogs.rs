@@ -150,6 +150,33 @@ fn the_sessions_of_a_user_have_no_more_bytes_together_than_the_users_share() {
     daemon.wait_until_empty();
 }
 
+/// What a user's programs grant to the engine of the card's memory is as much memory as what the
+/// sessions lend.
+#[test]
+fn grants_and_loans_of_a_user_are_bytes_of_one_share() {
+    let daemon = daemon_with("memory_bytes = 20000");
+    let (session, program) = (daemon.client(), with_card_memory(&daemon));
+    let (file, _) = sealed(8192);
+    let lends =
+        |client: &Client| client.asker.refusal(&ClientRequest::Lend(Loan::Sealed), &[file.as_fd()]);
+    assert_eq!(lends(&session), None);
+    let (granted, reason) = ask_all(&program, &grant(Loan::Sealed), &[file.as_fd()]);
+    assert!(granted == 2 && reason.contains("20000 bytes"), "{granted}: {reason}");
+    // Of sessions that begin now, too.
+    for client in [&session, &daemon.client()] {
+        assert!(lends(client).unwrap().contains("20000 bytes"));
+    }
+    let revoke = ClientRequest::Dma(DmaRequest::Revoke(0));
+    assert_eq!(program.refusal(&revoke, &[]), None);
+    assert_eq!(ask_all(&program, &grant(Loan::Sealed), &[file.as_fd()]).0, 1);
+    drop(program);
+    until("what the program has granted is given back", || lends(&session).is_none());
+    let other = with_card_memory(&daemon);
+    assert_eq!(ask_all(&other, &grant(Loan::Sealed), &[file.as_fd()]).0, 0);
+    drop((session, other));
+    daemon.wait_until_empty();
+}
+
 /// Each is a mapping of the daemon's, and the system gives a process 65,530.
 #[test]
 fn all_loans_together_leave_the_daemon_mappings() {

@@ -1,9 +1,9 @@
 //! The card memory of the daemon, and its DMA engines.
 //!
-//! Each user has card memory and an engine with a thread, from the first request on until the
-//! daemon ends: programs of one user see the same card addresses, one behind the other or side by
-//! side, as they do on a card in hardware; those of other users see others. Channels, regions and
-//! pieces belong to a client's connection, and end with it.
+//! Each user has card memory and an engine, from the first request on until the daemon ends:
+//! programs of one user see the same card addresses, one behind the other or side by side, as they
+//! do on a card in hardware; those of other users see others. Channels, regions and pieces belong
+//! to a client's connection, and end with it. The engine has a thread as long as there are clients.
 //!
 //! An engine stands while it makes a call for a program's memory (a file, or a process), which may
 //! last as long as another program of the user likes. So the thread that serves does not wait for
@@ -51,13 +51,24 @@ type Refusal = String;
 type Answered = Result<(DmaAnswer, Vec<OwnedFd>), Refusal>;
 
 /// The card memory of all users.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct DmaCards {
     cards: BTreeMap<u32, UserCard>,
+    /// The most users that have some.
+    most: usize,
     /// Requests whose engine was in a call.
     later: Vec<Later>,
-    /// What clients that have gone had, by their users.
-    remains: Vec<(u32, Holdings)>,
+    /// What clients that have gone have left, by their users.
+    remains: Vec<(u32, Remains)>,
+}
+
+/// What another thread drops, since it takes time.
+#[derive(Debug)]
+pub(super) enum Remains {
+    /// What a client had.
+    Client(#[expect(dead_code, reason = "it is dropped only")] Holdings),
+    /// The thread of an engine that had no clients any more.
+    Thread(#[expect(dead_code, reason = "it is dropped only")] Service),
 }
 
 /// A request that is carried out later.
@@ -87,7 +98,10 @@ pub(super) struct Asker {
 #[derive(Debug)]
 struct UserCard {
     memory: Arc<CardMemory>,
-    service: Service,
+    /// The engine where there are clients, with its thread.
+    service: Option<Service>,
+    /// The engine where there are none; else one that nobody uses.
+    resting: Engine,
     clients: BTreeMap<u32, Holdings>,
     /// Clients that have gone, of which the engine has not heard.
     gone: BTreeMap<u32, Holdings>,
@@ -103,7 +117,7 @@ struct Busy {
 
 /// What a client has.
 #[derive(Debug, Default)]
-pub(super) struct Holdings {
+struct Holdings {
     pid: i32,
     /// With the bytes of their rings.
     channels: BTreeMap<ChannelId, u64>,
@@ -113,6 +127,12 @@ pub(super) struct Holdings {
 }
 
 impl DmaCards {
+    /// Of as many users at most.
+    pub(super) fn new(most: usize) -> DmaCards {
+        let (cards, later, remains) = (BTreeMap::new(), Vec::new(), Vec::new());
+        DmaCards { cards, most, later, remains }
+    }
+
     /// Answers a request; `None`: it is among those to be [taken](DmaCards::take_later) later.
     pub(super) fn answer(
         &mut self,
@@ -134,19 +154,19 @@ impl DmaCards {
             return Some(Err(refusal));
         }
         let opened = self.cards.get_mut(&who.uid).filter(|c| c.clients.contains_key(&who.client));
-        let Some(card) = opened else {
+        let Some(UserCard { service: Some(service), busy, clients, memory, .. }) = opened else {
             return Some(Err("the card’s memory was not opened".into()));
         };
-        let Some(mut engine) = within_patience(&card.service, &mut card.busy) else {
+        let Some(mut engine) = within_patience(service, busy) else {
             self.later.push(Later { client: who.client, request, descriptors });
             return None;
         };
-        let held = card.clients.get_mut(&who.client)?;
-        let answered = held.answer(&mut engine, &card.memory, (who, rule), request, descriptors);
+        let held = clients.get_mut(&who.client)?;
+        let answered = held.answer(&mut engine, memory, (who, rule), request, descriptors);
         drop(engine);
         // There is a new ring, or others may have waited for the end of a packet that goes with a
         // channel.
-        card.service.wake();
+        service.wake();
         Some(answered)
     }
 
@@ -160,13 +180,13 @@ impl DmaCards {
     /// The requests that were not carried out; ends what clients that have gone have left.
     pub(super) fn take_later(&mut self) -> Vec<Later> {
         for (uid, card) in &mut self.cards {
-            self.remains.extend(card.end_gone().map(|held| (*uid, held)));
+            self.remains.extend(card.end_gone().into_iter().map(|left| (*uid, left)));
         }
         mem::take(&mut self.later)
     }
 
-    /// What is to be dropped by another thread, since it takes time, with its user.
-    pub(super) fn take_remains(&mut self) -> Vec<(u32, Holdings)> {
+    /// What is to be dropped by another thread, with its user.
+    pub(super) fn take_remains(&mut self) -> Vec<(u32, Remains)> {
         mem::take(&mut self.remains)
     }
 
@@ -211,7 +231,7 @@ impl DmaCards {
         }
         let short = |error| format!("the daemon has no descriptors: {error}");
         let memory = card.memory.as_fd().try_clone_to_owned().map_err(short)?;
-        let doorbell = card.service.new_doorbell().map_err(short)?;
+        let doorbell = card.run()?.new_doorbell().map_err(short)?;
         let doorbell = doorbell.as_fd().try_clone_to_owned().map_err(short)?;
         card.clients.entry(who.client).or_default().pid = who.pid;
         let sizes = card.memory.sizes();
@@ -221,12 +241,17 @@ impl DmaCards {
 
     /// The user's card, which is made if there is none.
     fn made(&mut self, uid: u32, rule: &Rule) -> Result<&mut UserCard, Refusal> {
+        let count = self.cards.len();
         Ok(match self.cards.entry(uid) {
             Entry::Occupied(card) => card.into_mut(),
+            Entry::Vacant(_) if count >= self.most => {
+                return Err(format!("{count} users have card memory, which is the most"));
+            }
+            Entry::Vacant(_) if has_few_descriptors() => return Err(FEW_DESCRIPTORS.into()),
             Entry::Vacant(place) => {
                 let memory =
                     CardMemory::new(rule.card_memory).map_err(|error| error.to_string())?;
-                place.insert(UserCard::of(memory)?)
+                place.insert(UserCard::of(memory))
             }
         })
     }
@@ -253,7 +278,7 @@ impl DmaCards {
         }
         let memory =
             CardMemory::again(file, rule.card_memory).map_err(|error| error.to_string())?;
-        self.cards.insert(uid, UserCard::of(memory)?);
+        self.cards.insert(uid, UserCard::of(memory));
         Ok(())
     }
 
@@ -280,7 +305,7 @@ impl DmaCards {
         for (uid, card) in &mut self.cards {
             if let Some(held) = card.clients.remove(&client) {
                 card.gone.insert(client, held);
-                self.remains.extend(card.end_gone().map(|held| (*uid, held)));
+                self.remains.extend(card.end_gone().into_iter().map(|left| (*uid, left)));
             }
         }
     }
@@ -300,28 +325,46 @@ fn within_patience<'a>(service: &'a Service, busy: &mut Busy) -> Option<MutexGua
 }
 
 impl UserCard {
-    fn of(memory: Arc<CardMemory>) -> Result<UserCard, Refusal> {
-        let service = Service::start(Engine::new(memory.clone()))
-            .map_err(|error| format!("the daemon cannot start an engine: {error}"))?;
+    fn of(memory: Arc<CardMemory>) -> UserCard {
+        let (service, resting) = (None, Engine::new(memory.clone()));
         let (clients, gone) = (BTreeMap::new(), BTreeMap::new());
-        Ok(UserCard { memory, service, clients, gone, busy: Busy::default() })
+        UserCard { memory, service, resting, clients, gone, busy: Busy::default() }
     }
 
-    /// Ends what clients that have gone have left, if the engine is not in a call. Returns what
-    /// they had.
-    fn end_gone(&mut self) -> impl Iterator<Item = Holdings> + use<> {
-        let engine = match self.gone.is_empty() {
-            true => None,
-            false => within_patience(&self.service, &mut self.busy),
-        };
-        let mut ended = BTreeMap::new();
-        if let Some(mut engine) = engine {
-            ended = mem::take(&mut self.gone);
-            ended.keys().for_each(|client| engine.end(Owner(*client)));
-            drop(engine);
-            self.service.wake();
+    /// The engine with its thread, which is started if there is none.
+    fn run(&mut self) -> Result<&Service, Refusal> {
+        match &mut self.service {
+            Some(service) => Ok(service),
+            None if has_few_descriptors() => Err(FEW_DESCRIPTORS.into()),
+            none => {
+                let engine = mem::replace(&mut self.resting, Engine::new(self.memory.clone()));
+                let service = Service::start(engine)
+                    .map_err(|error| format!("the daemon cannot start an engine: {error}"))?;
+                Ok(none.insert(service))
+            }
         }
-        ended.into_values()
+    }
+
+    /// Ends what clients that have gone have left, if the engine is not in a call. Behind the last
+    /// of them, its thread ends, and with it what that takes; what the engine has counted, and what
+    /// is in its streams, stays.
+    fn end_gone(&mut self) -> Vec<Remains> {
+        let Some(service) = self.service.as_ref().filter(|_| !self.gone.is_empty()) else {
+            return Vec::new();
+        };
+        let Some(mut engine) = within_patience(service, &mut self.busy) else { return Vec::new() };
+        let gone = mem::take(&mut self.gone);
+        gone.keys().for_each(|client| engine.end(Owner(*client)));
+        let mut remains: Vec<Remains> = gone.into_values().map(Remains::Client).collect();
+        if self.clients.is_empty() {
+            mem::swap(&mut *engine, &mut self.resting);
+            drop(engine);
+            remains.extend(self.service.take().map(Remains::Thread));
+        } else {
+            drop(engine);
+            self.service.iter().for_each(Service::wake);
+        }
+        remains
     }
 
     /// Regions that the engine may reach.
@@ -337,20 +380,17 @@ impl UserCard {
     /// The channels from a place on, as far as one answer has room; none while the engine is in a
     /// call.
     fn list(&mut self, from: u32) -> DmaAnswer {
-        let Some(engine) = within_patience(&self.service, &mut self.busy) else {
-            return nothing();
-        };
-        let mut rows = engine.channels().filter(|state| state.id.0 >= from);
-        let channels = rows.by_ref().take(PAGE).map(|state| row(&self.clients, state)).collect();
-        let counters =
-            engine.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        DmaAnswer::Channels { channels, more: rows.next().is_some(), counters }
+        let Some(service) = &self.service else { return rows(&self.resting, &self.clients, from) };
+        match within_patience(service, &mut self.busy) {
+            Some(engine) => rows(&engine, &self.clients, from),
+            None => nothing(),
+        }
     }
 
     /// A client, with its channels; without them while the engine is in a call.
     fn describe(&mut self, uid: u32, connection: u32) -> Option<DmaClientStatus> {
         let held = self.clients.get(&connection)?;
-        let engine = within_patience(&self.service, &mut self.busy);
+        let engine = within_patience(self.service.as_ref()?, &mut self.busy);
         let channels = engine.iter().flat_map(|engine| engine.channels());
         let channels = channels.filter(|state| state.owner == Owner(connection));
         Some(DmaClientStatus {
@@ -364,6 +404,14 @@ impl UserCard {
             channels: channels.map(|state| row(&self.clients, state)).collect(),
         })
     }
+}
+
+/// The channels of an engine from a place on, as far as one answer has room.
+fn rows(engine: &Engine, clients: &BTreeMap<u32, Holdings>, from: u32) -> DmaAnswer {
+    let mut rows = engine.channels().filter(|state| state.id.0 >= from);
+    let channels = rows.by_ref().take(PAGE).map(|state| row(clients, state)).collect();
+    let counters = engine.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    DmaAnswer::Channels { channels, more: rows.next().is_some(), counters }
 }
 
 fn row(clients: &BTreeMap<u32, Holdings>, state: ChannelState) -> DmaChannelRow {
@@ -609,7 +657,7 @@ mod tests {
             session_bytes: 0,
             living: true,
         };
-        let mut cards = DmaCards::default();
+        let mut cards = DmaCards::new(1);
         let ask = |cards: &mut DmaCards, client, request| {
             let answered = cards.answer(asker(client), &rule, request, Vec::new());
             answered.map(|answered| answered.unwrap().0)
@@ -617,7 +665,7 @@ mod tests {
         for client in [1, 2] {
             ask(&mut cards, client, DmaRequest::Open).unwrap();
         }
-        let service = &cards.cards[&own].service;
+        let service = cards.cards[&own].service.as_ref().unwrap();
         let (silence, owner) = (Arc::new(Mutex::new(())), Owner::default());
         let silent = silence.lock().unwrap();
         let region = service.engine().grant(owner, Box::new(Silent(silence.clone())), true);
@@ -648,6 +696,46 @@ mod tests {
             assert!(cards.take_later().is_empty());
         }
         assert!(cards.next_try().is_none());
+    }
+
+    /// An engine's thread, and its descriptors, are there for clients; all else stays.
+    #[test]
+    fn a_card_without_clients_has_no_thread_and_what_it_had() {
+        let rule = *Policy::default().rule(rustix::process::geteuid().as_raw());
+        let asker =
+            |uid| Asker { client: uid, uid, pid: 1, sessions: 0, session_bytes: 0, living: true };
+        let mut cards = DmaCards::new(2);
+        let ask = |cards: &mut DmaCards, uid, request| {
+            let answered = cards.answer(asker(uid), &rule, request, Vec::new());
+            answered.unwrap().map(|(answer, _)| answer)
+        };
+        for uid in [7, 8] {
+            ask(&mut cards, uid, DmaRequest::Open).unwrap();
+        }
+        let refused = ask(&mut cards, 9, DmaRequest::Open).unwrap_err();
+        assert!(refused.contains("2 users"), "{refused}");
+        let service = cards.cards[&7].service.as_ref().unwrap();
+        let mut channel = service.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
+        channel.fill(5, Address::Card(64), 8, Flags::empty()).unwrap();
+        channel.submit();
+        while channel.completed(1).count == 0 {
+            std::thread::yield_now();
+        }
+        let counters = service.engine().counters();
+        cards.end(7);
+        while !cards.cards[&7].gone.is_empty() {
+            assert!(cards.take_later().is_empty());
+        }
+        let is_thread =
+            |(uid, left): &(u32, Remains)| *uid == 7 && matches!(left, Remains::Thread(_));
+        assert!(cards.take_remains().iter().any(is_thread));
+        assert!(cards.cards[&7].service.is_none() && cards.cards[&8].service.is_some());
+        let ask_all = |cards: &mut DmaCards| ask(cards, 7, DmaRequest::List(0)).unwrap();
+        let told = ask_all(&mut cards);
+        ask(&mut cards, 7, DmaRequest::Open).unwrap();
+        assert_eq!(ask_all(&mut cards), told, "one with a thread tells the same");
+        assert_eq!(cards.cards[&7].service.as_ref().unwrap().engine().counters(), counters);
+        assert_eq!(cards.cards[&7].memory.bytes().load_u64(64), Ok(5));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! ```toml
 //! sessions = 1024           # of all users together
+//! cards = 256               # users that have card memory, the same
 //!
 //! [others]                  # users that are not named below
 //! attach = false
@@ -51,6 +52,8 @@ use crate::message::{Keep, Quotas};
 pub struct Policy {
     /// The most sessions of all users.
     sessions: u32,
+    /// The most users that have card memory.
+    cards: u32,
     others: Rule,
     users: BTreeMap<u32, Rule>,
     /// The daemon serves other users, too.
@@ -95,7 +98,9 @@ pub(crate) struct Rule {
 
 /// The most sessions of all users where nothing is said.
 const SESSIONS: u32 = 1024;
-/// The most of one user, who leaves some to others.
+/// Users that have card memory: each is 4 MiB of the machine's at least, for good.
+const CARDS: u32 = 256;
+/// The most sessions of one user, who leaves some to others.
 const SESSIONS_OF_A_USER: u32 = 256;
 /// The same of loans, groups, kernels and their memory, where there are several users.
 const LOANS_OF_A_USER: u32 = LOANS_MAX as u32 / 2;
@@ -158,6 +163,7 @@ pub enum PolicyError {
 #[serde(deny_unknown_fields)]
 struct Document {
     sessions: Option<u32>,
+    cards: Option<u32>,
     #[serde(default)]
     others: Entry,
     #[serde(default)]
@@ -243,6 +249,7 @@ impl Default for Policy {
         let all = Rule { loans, groups, kernels, kernel_memory_bytes, memory_bytes, ..some };
         Policy {
             sessions: SESSIONS,
+            cards: CARDS,
             others: Rule::new(false),
             users: [own, 0].map(|uid| (uid, all)).into(),
             shares: false,
@@ -343,6 +350,7 @@ impl Policy {
         let document: Document = toml::from_str(text).map_err(syntax)?;
         let mut policy = Policy {
             sessions: document.sessions.unwrap_or(SESSIONS),
+            cards: document.cards.unwrap_or(CARDS),
             others: Rule::of(&document.others, false),
             users: Policy::default().users.keys().map(|uid| (*uid, Rule::new(true))).collect(),
             shares: true,
@@ -378,6 +386,11 @@ impl Policy {
     /// The most sessions of all users.
     pub(crate) fn sessions(&self) -> u32 {
         self.sessions
+    }
+
+    /// The most users that have card memory.
+    pub(crate) fn cards(&self) -> u32 {
+        self.cards
     }
 
     /// May other users than the daemon's own ask for a session?

@@ -4,7 +4,7 @@ use super::kernels::*;
 use super::*;
 use crate::daemon::admission::OBSERVERS;
 use crate::daemon::lent::LOANS_MAX;
-use crate::message::{DmaAnswer, DmaRequest, OpenXrcd, XrcdError};
+use crate::message::{DmaRequest, OpenXrcd, XrcdError};
 
 /// A daemon whose own user may use so much.
 fn daemon_with(rule: &str) -> Daemon {
@@ -42,10 +42,7 @@ fn lend_all(client: &Client, loan: Loan, file: &[BorrowedFd<'_>]) -> (usize, Str
 /// A program that uses the daemon's card memory.
 fn with_card_memory(daemon: &Daemon) -> Asker {
     let asker = daemon.observer();
-    let is_open = asker.ask(&ClientRequest::Dma(DmaRequest::Open), &[], |answer| {
-        matches!(answer, Answer::Dma(DmaAnswer::Card { .. }))
-    });
-    assert!(is_open);
+    assert_eq!(asker.refusal(&ClientRequest::Dma(DmaRequest::Open), &[]), None);
     asker
 }
 
@@ -291,12 +288,21 @@ fn with_few_descriptors() {
         let (lent, reason) = lend_all(&hog, loan, with);
         assert!(lent > 10 && reason.contains("descriptors"), "{loan:?}, {lent}: {reason}");
         daemon.client().card().alloc_pd().unwrap();
+        if loan == Loan::File {
+            no_card_memory_is_made(&daemon);
+        }
         drop(hog);
         daemon.wait_until_empty();
     }
     what_else_keeps_descriptors(&daemon, file.as_fd());
     takeovers::without_descriptors_a_session_stays();
     takeovers::without_descriptors_a_former_session_stays();
+}
+
+/// A card's memory is a descriptor, and its engine's thread has some.
+fn no_card_memory_is_made(daemon: &Daemon) {
+    let reason = daemon.observer().refusal(&ClientRequest::Dma(DmaRequest::Open), &[]);
+    assert!(reason.is_some_and(|reason| reason.contains("descriptors")));
 }
 
 /// Grants to a DMA engine, its channels, and XRC domains that files name.
@@ -306,7 +312,8 @@ fn what_else_keeps_descriptors(daemon: &Daemon, file: BorrowedFd<'_>) {
     for (request, with) in [(grant(Loan::File), &[file][..]), (ClientRequest::Dma(channel), &[])] {
         // What the one before had is given back by and by.
         let (_hog, reason) = until_some("it gets some", || {
-            let hog = with_card_memory(daemon);
+            let hog = daemon.observer();
+            hog.refusal(&ClientRequest::Dma(DmaRequest::Open), &[]);
             let (asked, reason) = ask_all(&hog, &request, with);
             (asked > 10).then_some((hog, reason))
         });

@@ -482,6 +482,52 @@ fn a_reader_learns_that_a_writer_has_failed() {
 }
 
 #[test]
+fn a_descriptor_under_way_ends_with_the_region_that_it_names() {
+    let mut streamed = Streamed::new();
+    assert_eq!(streamed.takes(500), [], "it waits for a packet");
+    let (owner, old) = (Owner::default(), streamed.to);
+    streamed.engine.revoke(owner, old).unwrap();
+    // Other memory gets the number at some time.
+    let other = buffer_of(&[0; 4096]);
+    loop {
+        let region = streamed.engine.grant_own(other.clone(), true).unwrap();
+        if region == old {
+            break;
+        }
+        streamed.engine.revoke(owner, region).unwrap();
+    }
+    streamed.puts(0, 0, 100, Flags::empty());
+    let failed = Outcome { status: Status::OutOfRange, bytes: 0, end_of_packet: false };
+    assert_eq!(streamed.came(), [failed]);
+    assert_eq!(bytes_of(&other, 0, 100), [0; 100]);
+}
+
+#[test]
+fn what_is_posted_does_not_reach_what_is_granted_next() {
+    let mut engine = engine();
+    let first = engine.grant_own(buffer_of(&[7; 64]), false).unwrap();
+    let mut h2c = engine.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
+    h2c.copy(first.at(0), Address::Card(0), 64, Flags::empty()).unwrap();
+    h2c.submit();
+    engine.revoke(Owner::default(), first).unwrap();
+    engine.grant_own(buffer_of(&[9; 64]), false).unwrap();
+    run(&mut engine);
+    assert_eq!(statuses(&mut h2c), [Status::OutOfRange]);
+    assert_eq!(bytes_of(engine.card().bytes(), 0, 64), [0; 64]);
+}
+
+#[test]
+fn all_numbers_of_regions_are_given() {
+    let (mut engine, memory) = (engine(), buffer_of(&[7; 64]));
+    for number in 0..1 << 15 {
+        assert_eq!(engine.grant_own(memory.clone(), false).unwrap(), RegionId(number));
+    }
+    assert!(engine.grant_own(memory.clone(), false).is_err());
+    engine.revoke(Owner::default(), RegionId(5)).unwrap();
+    assert_eq!(engine.grant_own(memory, false).unwrap(), RegionId(5));
+}
+
+#[test]
 fn packets_of_two_channels_do_not_mix() {
     let mut streamed = Streamed::new();
     streamed.puts(0, 0, 100, Flags::MORE);

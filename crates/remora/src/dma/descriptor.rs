@@ -159,6 +159,15 @@ impl Descriptor {
         is_valid.then_some(Descriptor { op, flags, len })
     }
 
+    /// Is one of its addresses in this region?
+    pub(super) fn names(&self, region: RegionId) -> bool {
+        let is_there = |address| matches!(address, Address::Host(of, _) if of == region);
+        match self.op {
+            Op::Copy { src, dst } => is_there(src) || is_there(dst),
+            Op::Fill { dst, .. } => is_there(dst),
+        }
+    }
+
     /// The bytes of the descriptor; `None` if an address has no 64 bits.
     #[inline]
     pub fn to_bytes(self) -> Option<[u8; BYTES]> {

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::card_memory::CardMemory;
 use super::channel::{Channel, ChannelOptions, Direction, Interface, Mode};
+pub use super::counters::Counters;
 use super::descriptor::{Address, Descriptor, Flags, Op, Outcome, RegionId, Status};
 use super::path::{Mapping, Path};
 use super::ring::{Halt, Ring, RingError};
@@ -59,44 +60,6 @@ pub enum EngineError {
     /// An event cannot be made.
     #[error("cannot make an event: {0}")]
     Event(#[source] std::io::Error),
-}
-
-/// What an engine has counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Descriptors that were done.
-    pub done: u64,
-    /// Descriptors that failed, for any reason.
-    pub failed: u64,
-    /// Of these, those that were no descriptors.
-    pub invalid: u64,
-    /// Of these, those whose addresses were not granted or not within memory.
-    pub out_of_range: u64,
-    /// Of these, those whose application's memory could not be reached.
-    pub faults: u64,
-    /// Bytes that were moved or filled.
-    pub bytes: u64,
-    /// Times that a sleeper was woken.
-    pub interrupts: u64,
-    /// Rings that are served no more, because their index was overwritten.
-    pub halted: u64,
-}
-
-impl Counters {
-    /// Names and values.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("done", self.done),
-            ("failed", self.failed),
-            ("invalid", self.invalid),
-            ("out_of_range", self.out_of_range),
-            ("faults", self.faults),
-            ("bytes", self.bytes),
-            ("interrupts", self.interrupts),
-            ("halted", self.halted),
-        ]
-        .into_iter()
-    }
 }
 
 /// Whose a channel or a region is. Channels reach their owner's regions only, all of them the
@@ -176,6 +139,9 @@ pub struct Engine {
 struct Reach {
     card: Arc<CardMemory>,
     regions: Vec<Option<Region>>,
+    /// The number at which the next region looks for one that is free: numbers go in turn, so that
+    /// what names one that was revoked does not soon reach another.
+    next_region: usize,
     streams: Vec<Option<Stream>>,
     counters: Counters,
 }
@@ -183,8 +149,8 @@ struct Reach {
 impl Engine {
     /// An engine of a card, without channels, that reaches no application's memory.
     pub fn new(card: Arc<CardMemory>) -> Engine {
-        let (regions, streams) = (Vec::new(), Vec::new());
-        let reach = Reach { card, regions, streams, counters: Counters::default() };
+        let (regions, next_region, streams) = (Vec::new(), 0, Vec::new());
+        let reach = Reach { card, regions, next_region, streams, counters: Counters::default() };
         Engine { channels: Vec::new(), next: 0, reach }
     }
 
@@ -210,13 +176,13 @@ impl Engine {
         path: Box<dyn Path>,
         writable: bool,
     ) -> Result<RegionId, EngineError> {
-        let regions = &mut self.reach.regions;
-        let free = regions.iter().position(Option::is_none).unwrap_or(regions.len());
-        if free == REGIONS_MAX {
-            return Err(EngineError::RegionsFull);
-        }
-        if free == regions.len() {
-            regions.push(None);
+        let Reach { regions, next_region, .. } = &mut self.reach;
+        let mut numbers = (0..REGIONS_MAX).map(|at| (*next_region + at) % REGIONS_MAX);
+        let free = numbers.find(|number| regions.get(*number).is_none_or(Option::is_none));
+        let free = free.ok_or(EngineError::RegionsFull)?;
+        *next_region = free + 1;
+        if free >= regions.len() {
+            regions.resize_with(free + 1, || None);
         }
         let (len, mapped) = (path.len(), path.mapped());
         regions[free] = Some(Region { owner, path, len, mapped, writable });
@@ -236,11 +202,14 @@ impl Engine {
         self.grant(Owner::default(), Box::new(Mapping::own(buffer)), writable)
     }
 
-    /// Takes a grant of this owner back. Descriptors that name the region fail from now on. Returns
-    /// the bytes that it had; `None` if there was no such grant.
+    /// Takes a grant of this owner back. Descriptors that name the region fail from now on, those
+    /// in work, too. Returns the bytes that it had; `None` if there was no such grant.
     pub fn revoke(&mut self, owner: Owner, region: RegionId) -> Option<u64> {
-        let region = self.reach.regions.get_mut(usize::from(region.0))?;
-        let gone = region.take_if(|region| region.owner == owner)?;
+        let place = self.reach.regions.get_mut(usize::from(region.0))?;
+        let gone = place.take_if(|region| region.owner == owner)?;
+        for served in self.channels.iter_mut().flatten().filter(|served| served.owner == owner) {
+            served.lose(region, &mut self.reach);
+        }
         Some(gone.len)
     }
 
@@ -494,6 +463,16 @@ impl Served {
         match (self.options.direction, self.options.interface) {
             (Direction::HostToCard, Interface::Streaming(_)) => Flags::LINKED | Flags::MORE,
             _ => Flags::LINKED,
+        }
+    }
+
+    /// Ends the descriptor in work if it names this region, which has gone: the number is given
+    /// again before the descriptor comes to its end, perhaps.
+    fn lose(&mut self, region: RegionId, reach: &mut Reach) {
+        let Some((descriptor, done)) = self.current else { return };
+        if descriptor.names(region) && self.halted.is_none() {
+            self.end(Outcome { bytes: done, ..Outcome::failed(Status::OutOfRange) }, reach);
+            self.tell(&mut reach.counters);
         }
     }
 

@@ -221,7 +221,8 @@ fn each_mistake_has_its_status_and_the_channel_goes_on() {
 
     let owner = Owner::default();
     assert!(engine.revoke(Owner(1), region).is_none(), "another owner's");
-    assert!(engine.revoke(owner, region).is_some() && engine.revoke(owner, region).is_none());
+    assert_eq!(engine.revoke(owner, region).map(|back| back.bytes()), Some(4096));
+    assert!(engine.revoke(owner, region).is_none());
     h2c.copy(region.at(0), card(0), 8, Flags::empty()).unwrap();
     h2c.submit();
     run(&mut engine);

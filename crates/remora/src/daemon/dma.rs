@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -23,12 +24,13 @@ use super::lent::{
     FEW_DESCRIPTORS, LOANS_MAX, LentError, has_few_descriptors, local, process_file,
 };
 use super::policy::Rule;
+use crate::closer::Closer;
 use crate::dma::engine::{ChannelId, ChannelState};
 use crate::dma::path::calls::{ByFile, ProcessVm};
 use crate::dma::path::{Application, Mapping, Path};
 use crate::dma::{
     CardMemory, ChannelOptions, Direction, Engine, Interface, MemoryKind, Mode, Owner, Piece,
-    RegionId, Ring, Service, Wake,
+    RegionId, Ring, Service, TakenBack, Wake,
 };
 use crate::memory::reopened;
 use crate::message::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest, Loan};
@@ -58,17 +60,8 @@ pub(crate) struct DmaCards {
     most: usize,
     /// Requests whose engine was in a call.
     later: Vec<Later>,
-    /// What clients that have gone have left, by their users.
-    remains: Vec<(u32, Remains)>,
-}
-
-/// What another thread drops, since it takes time.
-#[derive(Debug)]
-pub(super) enum Remains {
-    /// What a client had.
-    Client(#[expect(dead_code, reason = "it is dropped only")] Holdings),
-    /// The thread of an engine that had no clients any more.
-    Thread(#[expect(dead_code, reason = "it is dropped only")] Service),
+    /// Users of whose clients some have ended.
+    ended: Vec<u32>,
 }
 
 /// A request that is carried out later.
@@ -105,6 +98,9 @@ struct UserCard {
     clients: BTreeMap<u32, Holdings>,
     /// Clients that have gone, of which the engine has not heard.
     gone: BTreeMap<u32, Holdings>,
+    /// What takes time is dropped by another thread; and regions that are being unmapped there.
+    closer: Closer,
+    unmapping: Arc<AtomicUsize>,
     busy: Busy,
 }
 
@@ -129,8 +125,8 @@ struct Holdings {
 impl DmaCards {
     /// Of as many users at most.
     pub(super) fn new(most: usize) -> DmaCards {
-        let (cards, later, remains) = (BTreeMap::new(), Vec::new(), Vec::new());
-        DmaCards { cards, most, later, remains }
+        let (cards, later, ended) = (BTreeMap::new(), Vec::new(), Vec::new());
+        DmaCards { cards, most, later, ended }
     }
 
     /// Answers a request; `None`: it is among those to be [taken](DmaCards::take_later) later.
@@ -154,7 +150,10 @@ impl DmaCards {
             return Some(Err(refusal));
         }
         let opened = self.cards.get_mut(&who.uid).filter(|c| c.clients.contains_key(&who.client));
-        let Some(UserCard { service: Some(service), busy, clients, memory, .. }) = opened else {
+        let Some(UserCard {
+            service: Some(service), busy, clients, memory, closer, unmapping, ..
+        }) = opened
+        else {
             return Some(Err("the card’s memory was not opened".into()));
         };
         let Some(mut engine) = within_patience(service, busy) else {
@@ -162,7 +161,16 @@ impl DmaCards {
             return None;
         };
         let held = clients.get_mut(&who.client)?;
-        let answered = held.answer(&mut engine, memory, (who, rule), request, descriptors);
+        let answered = match request {
+            DmaRequest::Revoke(number) => {
+                let memory = held.revoke(&mut engine, Owner(who.client), RegionId(number));
+                memory.map(|memory| {
+                    close_memory(closer, unmapping, memory);
+                    (DmaAnswer::Done, Vec::new())
+                })
+            }
+            other => held.answer(&mut engine, memory, (who, rule), other, descriptors),
+        };
         drop(engine);
         // There is a new ring, or others may have waited for the end of a packet that goes with a
         // channel.
@@ -179,15 +187,14 @@ impl DmaCards {
 
     /// The requests that were not carried out; ends what clients that have gone have left.
     pub(super) fn take_later(&mut self) -> Vec<Later> {
-        for (uid, card) in &mut self.cards {
-            self.remains.extend(card.end_gone().into_iter().map(|left| (*uid, left)));
-        }
+        let ended = self.cards.iter_mut().filter_map(|(uid, card)| card.end_gone().then_some(*uid));
+        self.ended.extend(ended);
         mem::take(&mut self.later)
     }
 
-    /// What is to be dropped by another thread, with its user.
-    pub(super) fn take_remains(&mut self) -> Vec<(u32, Remains)> {
-        mem::take(&mut self.remains)
+    /// Users of whose clients some have ended since this was asked.
+    pub(super) fn take_ended(&mut self) -> Vec<u32> {
+        mem::take(&mut self.ended)
     }
 
     /// May a user's program grant another piece of memory? Each is a mapping of the daemon's, or
@@ -305,10 +312,21 @@ impl DmaCards {
         for (uid, card) in &mut self.cards {
             if let Some(held) = card.clients.remove(&client) {
                 card.gone.insert(client, held);
-                self.remains.extend(card.end_gone().into_iter().map(|left| (*uid, left)));
+                self.ended.extend(card.end_gone().then_some(*uid));
             }
         }
     }
+}
+
+/// Has memory unmapped that an engine does not reach any more. Until then it counts among the
+/// regions of its user's programs.
+fn close_memory(closer: &Closer, unmapping: &Arc<AtomicUsize>, memory: TakenBack) {
+    let (regions, unmapping) = (memory.regions(), unmapping.clone());
+    unmapping.fetch_add(regions, Ordering::Relaxed);
+    closer.run(move || {
+        drop(memory);
+        unmapping.fetch_sub(regions, Ordering::Relaxed);
+    });
 }
 
 /// An engine, unless it is in a call.
@@ -328,7 +346,8 @@ impl UserCard {
     fn of(memory: Arc<CardMemory>) -> UserCard {
         let (service, resting) = (None, Engine::new(memory.clone()));
         let (clients, gone) = (BTreeMap::new(), BTreeMap::new());
-        UserCard { memory, service, resting, clients, gone, busy: Busy::default() }
+        let (closer, unmapping, busy) = (Closer::default(), Arc::default(), Busy::default());
+        UserCard { memory, service, resting, clients, gone, closer, unmapping, busy }
     }
 
     /// The engine with its thread, which is started if there is none.
@@ -347,29 +366,32 @@ impl UserCard {
 
     /// Ends what clients that have gone have left, if the engine is not in a call. Behind the last
     /// of them, its thread ends, and with it what that takes; what the engine has counted, and what
-    /// is in its streams, stays.
-    fn end_gone(&mut self) -> Vec<Remains> {
+    /// is in its streams, stays. Returns whether there were any.
+    fn end_gone(&mut self) -> bool {
         let Some(service) = self.service.as_ref().filter(|_| !self.gone.is_empty()) else {
-            return Vec::new();
+            return false;
         };
-        let Some(mut engine) = within_patience(service, &mut self.busy) else { return Vec::new() };
-        let gone = mem::take(&mut self.gone);
-        gone.keys().for_each(|client| engine.end(Owner(*client)));
-        let mut remains: Vec<Remains> = gone.into_values().map(Remains::Client).collect();
+        let Some(mut engine) = within_patience(service, &mut self.busy) else { return false };
+        for (client, held) in mem::take(&mut self.gone) {
+            close_memory(&self.closer, &self.unmapping, engine.end(Owner(client)));
+            self.closer.close(held);
+        }
         if self.clients.is_empty() {
             mem::swap(&mut *engine, &mut self.resting);
             drop(engine);
-            remains.extend(self.service.take().map(Remains::Thread));
+            self.closer.close(self.service.take());
         } else {
             drop(engine);
             self.service.iter().for_each(Service::wake);
         }
-        remains
+        true
     }
 
-    /// Regions that the engine may reach.
+    /// Regions that the engine may reach, and those that are mapped still.
     fn regions(&self) -> usize {
-        self.clients.values().chain(self.gone.values()).map(|held| held.regions.len()).sum()
+        let held = self.clients.values().chain(self.gone.values());
+        let unmapping = self.unmapping.load(Ordering::Relaxed);
+        held.map(|held| held.regions.len()).sum::<usize>() + unmapping
     }
 
     /// Their bytes that count for quotas.
@@ -462,12 +484,6 @@ impl Holdings {
                 let region = self.grant(engine, (who, rule), (loan, addr, len), writable, with)?;
                 Ok(alone(DmaAnswer::Region(region.0)))
             }
-            DmaRequest::Revoke(number) => {
-                let region = RegionId(number);
-                engine.revoke(owner, region).ok_or("no such region")?;
-                self.regions.remove(&region);
-                Ok(alone(DmaAnswer::Done))
-            }
             DmaRequest::Channel { to_host, stream, interrupt, depth } => {
                 let direction = if to_host { Direction::CardToHost } else { Direction::HostToCard };
                 let interface = stream.map_or(Interface::MemoryMapped, Interface::Streaming);
@@ -498,8 +514,21 @@ impl Holdings {
                 self.pieces.remove(&address).ok_or("no such piece of card memory")?;
                 Ok(alone(DmaAnswer::Done))
             }
-            DmaRequest::Open | DmaRequest::List(_) => Err("it is answered elsewhere".into()),
+            DmaRequest::Open | DmaRequest::List(_) | DmaRequest::Revoke(_) => {
+                Err("it is answered elsewhere".into())
+            }
         }
+    }
+
+    fn revoke(
+        &mut self,
+        engine: &mut Engine,
+        owner: Owner,
+        region: RegionId,
+    ) -> Result<TakenBack, Refusal> {
+        let memory = engine.revoke(owner, region).ok_or("no such region")?;
+        self.regions.remove(&region);
+        Ok(memory)
     }
 
     /// Grants the engine memory of the client.
@@ -726,9 +755,7 @@ mod tests {
         while !cards.cards[&7].gone.is_empty() {
             assert!(cards.take_later().is_empty());
         }
-        let is_thread =
-            |(uid, left): &(u32, Remains)| *uid == 7 && matches!(left, Remains::Thread(_));
-        assert!(cards.take_remains().iter().any(is_thread));
+        assert_eq!(cards.take_ended(), [7]);
         assert!(cards.cards[&7].service.is_none() && cards.cards[&8].service.is_some());
         let ask_all = |cards: &mut DmaCards| ask(cards, 7, DmaRequest::List(0)).unwrap();
         let told = ask_all(&mut cards);

@@ -310,8 +310,7 @@ impl Server {
             self.answer_later();
         }
         self.expire(Instant::now())?;
-        for (uid, remains) in self.dma.take_remains() {
-            self.closer(uid).close(remains);
+        for uid in self.dma.take_ended() {
             self.note_granted(uid);
         }
         self.watch_store();

@@ -97,6 +97,26 @@ struct Region {
     writable: bool,
 }
 
+/// What an engine does not reach or serve any more. To drop it unmaps memory, which takes time if
+/// that is much.
+#[derive(Debug, Default)]
+pub struct TakenBack {
+    regions: Vec<Region>,
+    _channels: Vec<Served>,
+}
+
+impl TakenBack {
+    /// How many regions these are.
+    pub fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Bytes of the regions.
+    pub fn bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.len).sum()
+    }
+}
+
 /// The engine's side of a channel. All that it decides by is here, and not in the ring.
 #[derive(Debug)]
 struct Served {
@@ -203,27 +223,28 @@ impl Engine {
     }
 
     /// Takes a grant of this owner back. Descriptors that name the region fail from now on, those
-    /// in work, too. Returns the bytes that it had; `None` if there was no such grant.
-    pub fn revoke(&mut self, owner: Owner, region: RegionId) -> Option<u64> {
+    /// in work, too. Returns what it was; `None` if there was no such grant.
+    pub fn revoke(&mut self, owner: Owner, region: RegionId) -> Option<TakenBack> {
         let place = self.reach.regions.get_mut(usize::from(region.0))?;
         let gone = place.take_if(|region| region.owner == owner)?;
         for served in self.channels.iter_mut().flatten().filter(|served| served.owner == owner) {
             served.lose(region, &mut self.reach);
         }
-        Some(gone.len)
+        Some(TakenBack { regions: vec![gone], ..TakenBack::default() })
     }
 
-    /// Closes all channels of an owner, and takes back all that was granted to it.
-    pub fn end(&mut self, owner: Owner) {
-        for place in &mut self.channels {
-            if let Some(mut gone) = place.take_if(|served| served.owner == owner) {
-                gone.stop(Halt::Stopped);
-                self.reach.forget_writer(&gone);
-            }
+    /// Closes all channels of an owner, and takes back all that was granted by it. Returns what
+    /// that was.
+    pub fn end(&mut self, owner: Owner) -> TakenBack {
+        let its = |place: &mut Option<Served>| place.take_if(|served| served.owner == owner);
+        let mut channels: Vec<Served> = self.channels.iter_mut().filter_map(its).collect();
+        for gone in &mut channels {
+            gone.stop(Halt::Stopped);
+            self.reach.forget_writer(gone);
         }
-        for region in &mut self.reach.regions {
-            region.take_if(|region| region.owner == owner);
-        }
+        let its = |place: &mut Option<Region>| place.take_if(|region| region.owner == owner);
+        let regions = self.reach.regions.iter_mut().filter_map(its).collect();
+        TakenBack { regions, _channels: channels }
     }
 
     /// Opens a channel to this engine, for an application in the same process.

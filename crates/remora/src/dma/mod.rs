@@ -36,7 +36,7 @@ pub use channel::{
     InterruptError, Mode, Segment,
 };
 pub use descriptor::{Address, Flags, Outcome, RegionId, Status};
-pub use engine::{Engine, EngineError, Owner};
+pub use engine::{Engine, EngineError, Owner, TakenBack};
 pub use ring::{Halt, Ring};
 pub use service::Service;
 

@@ -43,7 +43,7 @@ pub use ticket::{BadTicket, Ticket};
 
 /// The version of everything in this folder, of the arena's layout, and of the engines' rings. Both
 /// ends must be of one.
-pub const VERSION: u16 = 12;
+pub const VERSION: u16 = 13;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.

@@ -146,6 +146,13 @@ pub(crate) fn cells(row: &DmaChannelRow) -> [String; 6] {
     ]
 }
 
+/// The same of channels of which the engine tells nothing now.
+pub(crate) fn unknown() -> [String; 6] {
+    let mut cells = [const { String::new() }; 6];
+    cells[5] = "in a call".into();
+    cells
+}
+
 fn show(can: Capabilities) {
     let mut table = output::table(["capability", ""]);
     let yes = |can: bool| if can { "yes" } else { "no" }.to_owned();

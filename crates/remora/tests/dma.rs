@@ -1,10 +1,10 @@
 //! The DMA engine: channels, what they are asked, and what hostile rings can do.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use remora::dma::choose::{Bench, NoPath, chosen, measured};
-use remora::dma::path::{Application, Path, PathKind};
+use remora::dma::path::{Application, Path, PathError, PathKind};
 use remora::dma::{Channel, *};
 use remora::memory::Buffer;
 use remora::prelude::*;
@@ -598,6 +598,52 @@ fn a_sleeper_is_woken_by_an_engine_that_slept() {
     assert!(matches!(polled.wait(TIMEOUT), Err(InterruptError::Polled)));
     drop(service);
     assert!(matches!(h2c.wait(TIMEOUT), Err(InterruptError::Halted(Halt::Stopped))));
+}
+
+/// Memory whose copies last as long as somebody likes.
+#[derive(Debug)]
+struct Silent(Arc<Mutex<()>>);
+
+impl Path for Silent {
+    fn kind(&self) -> PathKind {
+        PathKind::Memfd
+    }
+
+    fn len(&self) -> u64 {
+        64
+    }
+
+    fn to_card(&mut self, _: u64, _: &Buffer, _: usize, _: usize) -> Result<(), PathError> {
+        drop(self.0.lock().unwrap());
+        Ok(())
+    }
+
+    fn to_host(&mut self, _: &Buffer, _: usize, _: u64, _: usize) -> Result<(), PathError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_end_of_a_service_does_not_wait_for_a_call() {
+    let service = Service::start(engine()).unwrap();
+    let silence = Arc::new(Mutex::new(()));
+    let silent = silence.lock().unwrap();
+    let path = Box::new(Silent(silence.clone()));
+    let region = service.engine().grant(Owner::default(), path, false).unwrap();
+    let mut h2c = service.open(ChannelOptions::new(Direction::HostToCard).interrupt()).unwrap();
+    h2c.copy(region.at(0), Address::Card(0), 64, Flags::empty()).unwrap();
+    h2c.submit();
+    while service.engine_within(Duration::ZERO).is_some() {
+        std::thread::yield_now();
+    }
+    drop(service);
+    assert_eq!((h2c.halted(), h2c.completed(1).count), (None, 0));
+    // The engine ends behind the call.
+    drop(silent);
+    while h2c.halted().is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(h2c.completed(1).count, 1);
 }
 
 #[test]

@@ -146,6 +146,13 @@ pub(crate) fn cells(row: &DmaChannelRow) -> [String; 6] {
     ]
 }
 
+/// The same of channels of which the engine tells nothing now.
+pub(crate) fn unknown() -> [String; 6] {
+    let mut cells = [const { String::new() }; 6];
+    cells[5] = "in a call".into();
+    cells
+}
+
 fn show(can: Capabilities) {
     let mut table = output::table(["capability", ""]);
     let yes = |can: bool| if can { "yes" } else { "no" }.to_owned();
@@ -171,7 +178,7 @@ struct Bed {
     engine: CardEngine,
     region: RegionId,
     place: u64,
-    _memory: Arc<Buffer>,
+    memory: Arc<Buffer>,
 }
 
 impl Bed {
@@ -185,7 +192,16 @@ impl Bed {
             CardEngine::Own(_) => engine.sizes().far,
             CardEngine::Daemons(card) => place_for(card, LARGE as usize)?.0,
         };
-        Ok(Bed { engine, region, place, _memory: memory })
+        Ok(Bed { engine, region, place, memory })
+    }
+
+    /// Brings what stands at the place on a daemon's card to where copies to it come from: programs
+    /// use the card's memory without asking for pieces of it, too.
+    fn fetch(&self) -> Result<()> {
+        if let CardEngine::Daemons(card) = &self.engine {
+            self.memory.copy_at(0, card.memory(), self.place as usize, LARGE as usize)?;
+        }
+        Ok(())
     }
 }
 
@@ -199,6 +215,7 @@ fn measure(bed: &Bed, options: ChannelOptions) -> Result<Row> {
     let other = ChannelOptions { direction: other, mode: Mode::Polled, ..options };
     let is_stream = options.interface != Interface::MemoryMapped;
     let mut other = if is_stream { Some(bed.engine.open(other)?) } else { None };
+    bed.fetch()?;
     let (region, near) = (bed.region, Address::Card(bed.place));
     let (ours, theirs) = match options.direction {
         Direction::HostToCard => ((region.at(0), near), (near, region.at(LARGE.into()))),

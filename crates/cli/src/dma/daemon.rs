@@ -12,7 +12,7 @@ use remora::dma::choose::{Bench, Measured, SIZES, choose, measure_all, or_enviro
 use remora::dma::path::Application;
 use remora::dma::path::{Path, PathKind};
 use remora::dma::{
-    CardMemory, Channel, ChannelOptions, Engine, MemoryKind, RegionId, Service, Sizes,
+    CardMemory, Channel, ChannelOptions, Direction, Engine, MemoryKind, RegionId, Service, Sizes,
 };
 use remora::memory::Buffer;
 use remora::message::{DaemonPlace, place};
@@ -107,21 +107,24 @@ pub(super) fn open(card: &DmaClient, bench: &Bench, kind: PathKind) -> io::Resul
     }
 }
 
-/// All paths to a daemon's card, measured.
+/// All paths to a daemon's card, measured from the card to the host: what programs have put on the
+/// card, perhaps without asking for a piece of it, stays. Pages of its near memory are there.
 pub(super) fn measured(card: &DmaClient) -> Result<Vec<Measured>> {
     let bench = Bench::new(SIZES[1]).context("no memory to measure with")?;
-    let (address, _) = place_for(card, SIZES[1])?;
-    let all = measure_all((card.memory(), address as usize), |kind| open(card, &bench, kind));
-    card.free(address)?;
-    Ok(all)
+    let near = card.sizes().far as usize;
+    let open = |kind| open(card, &bench, kind);
+    Ok(measure_all((card.memory(), near), Direction::CardToHost, open))
 }
 
 /// The path that was asked for, or else the best of [`measured`].
 pub(super) fn chosen(card: &DmaClient, forced: Option<PathKind>) -> Result<PathKind> {
-    Ok(choose(&measured(card)?, or_environment(forced)?)?)
+    match or_environment(forced)? {
+        Some(kind) => Ok(kind),
+        None => Ok(choose(&measured(card)?, None)?),
+    }
 }
 
-/// Card memory that nobody else has, near if there is so much.
+/// Card memory that no other program has asked for, near if there is so much.
 pub(super) fn place_for(card: &DmaClient, len: usize) -> Result<(u64, u64)> {
     let len = len as u64;
     let near = card.alloc(MemoryKind::Near, len);

@@ -90,8 +90,11 @@ impl Paths {
         }
         output::align_right(&mut table, 1..5);
         println!("{table}");
-        let whose = if card.is_some() { "a daemon’s card" } else { "a card of this process" };
-        println!("{whose}, host to card; µs: the best of several copies; GB/s: the middle one");
+        let whose = match card {
+            Some(_) => "a daemon’s card, card to host",
+            None => "a card of this process, host to card",
+        };
+        println!("{whose}; µs: the best of several copies; GB/s: the middle one");
         Ok(())
     }
 }

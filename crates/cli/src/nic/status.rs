@@ -202,10 +202,15 @@ fn show_dma(clients: &[DmaClientStatus]) {
             output::bytes(client.granted_bytes),
             output::bytes(client.card_bytes),
         ];
-        if client.channels.is_empty() {
+        let Some(rows) = &client.channels else {
+            // The engine makes a call for memory of a program.
+            table.add_row(of.into_iter().chain(channels::unknown()));
+            continue;
+        };
+        if rows.is_empty() {
             table.add_row(&of);
         }
-        for channel in &client.channels {
+        for channel in rows {
             // What is the client's stands in the first of its rows.
             table.add_row(std::mem::take(&mut of).into_iter().chain(channels::cells(channel)));
         }

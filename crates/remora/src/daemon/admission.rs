@@ -187,6 +187,7 @@ impl Server {
         };
         tracing::info!(session = number, name = held.name, uid, pid, "a session begins");
         self.sessions.insert(number, held);
+        self.note_granted(uid);
         self.keep_stored(number);
         Ok(number)
     }
@@ -325,7 +326,8 @@ fn gather(driver: &mut Own, slot: u16, is_guest: bool) -> Result<Gathered, Refus
 pub(super) fn share(driver: &mut Own, slot: u16, (uid, rule): (u32, &Rule)) {
     if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
         let Rule { loans, groups, kernels, kernel_steps, memory_bytes, .. } = *rule;
-        of.user = User { uid, loans, groups, kernels, kernel_steps, memory_bytes };
+        let granted_bytes = 0;
+        of.user = User { uid, loans, groups, kernels, kernel_steps, memory_bytes, granted_bytes };
     }
     let (client, now) = (client_of(slot), driver.now());
     driver.kernels(|kernels, _| kernels.set_user(client, uid));

@@ -204,6 +204,7 @@ impl Server {
         if !had_memory {
             self.store_card(uid);
         }
+        let is_full = card.pieces() >= self.policy.rule(uid).pieces as usize;
         let wanted = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
             engine.admits(slot, Ask::Other(Kind::Dm)).ok()?;
@@ -212,7 +213,8 @@ impl Server {
                 of.card = Some(card);
             }
             let is_ready = of.ready().as_ref().is_some_and(|(of_len, _)| *of_len == len);
-            of.card.clone().filter(|_| !is_ready).map(|card| (card, Arc::clone(&of.ready)))
+            let card = of.card.clone().filter(|_| !is_ready && !is_full);
+            card.map(|card| (card, Arc::clone(&of.ready)))
         });
         let Some((card, ready)) = wanted else { return false };
         let work = move || {
@@ -306,11 +308,16 @@ impl Server {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
         let (uid, pid, living) = (client.uid, client.pid, client.living().is_some());
         let sessions = self.sessions.values().filter(|held| held.uid == uid).count();
-        let who = Asker { client: number, uid, pid, living, sessions };
+        let changes_bytes = matches!(request, DmaRequest::Grant { .. } | DmaRequest::Revoke(_));
+        let session_bytes = if changes_bytes { self.session_bytes(uid) } else { 0 };
+        let who = Asker { client: number, uid, pid, living, sessions, session_bytes };
         let had_memory = self.dma.memory(uid).is_some();
         let answered = self.dma.answer(who, self.policy.rule(uid), request, with);
         if !had_memory {
             self.store_card(uid);
+        }
+        if changes_bytes {
+            self.note_granted(uid);
         }
         let Some(answered) = answered else {
             self.pause(number);
@@ -323,6 +330,24 @@ impl Server {
             }
             Err(refusal) => self.send(number, &Answer::Refused(&refusal), &[]),
         }
+    }
+
+    /// What counts of a user's sessions for the bytes that the user may have.
+    fn session_bytes(&self, uid: u32) -> u64 {
+        self.device
+            .live
+            .command_own(|driver| driver.engine.as_deref().map_or(0, |engine| engine.bytes_of(uid)))
+    }
+
+    /// Tells a user's sessions how many bytes the user's programs have granted to the DMA engine,
+    /// which count for the same limit.
+    pub(super) fn note_granted(&self, uid: u32) {
+        let bytes = self.dma.granted(uid);
+        self.device.live.command_own(|driver| {
+            if let Some(engine) = driver.engine.as_deref_mut() {
+                engine.set_granted(uid, bytes);
+            }
+        });
     }
 
     /// Notes completions of requests that a client has carried out itself.

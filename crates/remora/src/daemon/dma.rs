@@ -1,9 +1,9 @@
 //! The card memory of the daemon, and its DMA engines.
 //!
-//! Each user has card memory and an engine with a thread, from the first request on until the
-//! daemon ends: programs of one user see the same card addresses, one behind the other or side by
-//! side, as they do on a card in hardware; those of other users see others. Channels, regions and
-//! pieces belong to a client's connection, and end with it.
+//! Each user has card memory and an engine, from the first request on until the daemon ends:
+//! programs of one user see the same card addresses, one behind the other or side by side, as they
+//! do on a card in hardware; those of other users see others. Channels, regions and pieces belong
+//! to a client's connection, and end with it. The engine has a thread as long as there are clients.
 //!
 //! An engine stands while it makes a call for a program's memory (a file, or a process), which may
 //! last as long as another program of the user likes. So the thread that serves does not wait for
@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -23,12 +24,13 @@ use super::lent::{
     FEW_DESCRIPTORS, LOANS_MAX, LentError, has_few_descriptors, local, process_file,
 };
 use super::policy::Rule;
+use crate::closer::Closer;
 use crate::dma::engine::{ChannelId, ChannelState};
 use crate::dma::path::calls::{ByFile, ProcessVm};
 use crate::dma::path::{Application, Mapping, Path};
 use crate::dma::{
     CardMemory, ChannelOptions, Direction, Engine, Interface, MemoryKind, Mode, Owner, Piece,
-    RegionId, Ring, Service, Wake,
+    RegionId, Ring, Service, TakenBack, Wake,
 };
 use crate::memory::reopened;
 use crate::message::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest, Loan};
@@ -51,11 +53,15 @@ type Refusal = String;
 type Answered = Result<(DmaAnswer, Vec<OwnedFd>), Refusal>;
 
 /// The card memory of all users.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct DmaCards {
     cards: BTreeMap<u32, UserCard>,
+    /// The most users that have some.
+    most: usize,
     /// Requests whose engine was in a call.
     later: Vec<Later>,
+    /// Users of whose clients some have ended.
+    ended: Vec<u32>,
 }
 
 /// A request that is carried out later.
@@ -77,16 +83,24 @@ pub(super) struct Asker {
     pub(super) living: bool,
     /// Sessions that the user has.
     pub(super) sessions: usize,
+    /// Their bytes that count for the user's limit, where memory is granted.
+    pub(super) session_bytes: u64,
 }
 
 /// A user's card memory, with its engine.
 #[derive(Debug)]
 struct UserCard {
     memory: Arc<CardMemory>,
-    service: Service,
+    /// The engine where there are clients, with its thread.
+    service: Option<Service>,
+    /// The engine where there are none; else one that nobody uses.
+    resting: Engine,
     clients: BTreeMap<u32, Holdings>,
     /// Clients that have gone, of which the engine has not heard.
     gone: BTreeMap<u32, Holdings>,
+    /// What takes time is dropped by another thread; and regions that are being unmapped there.
+    closer: Closer,
+    unmapping: Arc<AtomicUsize>,
     busy: Busy,
 }
 
@@ -109,6 +123,12 @@ struct Holdings {
 }
 
 impl DmaCards {
+    /// Of as many users at most.
+    pub(super) fn new(most: usize) -> DmaCards {
+        let (cards, later, ended) = (BTreeMap::new(), Vec::new(), Vec::new());
+        DmaCards { cards, most, later, ended }
+    }
+
     /// Answers a request; `None`: it is among those to be [taken](DmaCards::take_later) later.
     pub(super) fn answer(
         &mut self,
@@ -122,27 +142,43 @@ impl DmaCards {
         }
         if let DmaRequest::List(from) = request {
             let card = self.cards.get_mut(&who.uid);
-            return Some(Ok((card.map_or_else(nothing, |card| card.list(from)), Vec::new())));
+            let told = card.map_or_else(|| Some(nothing()), |card| card.list(from));
+            if told.is_none() {
+                self.later.push(Later { client: who.client, request, descriptors });
+            }
+            return told.map(|answer| Ok((answer, Vec::new())));
         }
-        if let DmaRequest::Grant { loan, .. } = request
-            && let Err(refusal) = self.room_for_grant(who.uid, rule, loan)
+        if let DmaRequest::Grant { loan, len, .. } = request
+            && let Err(refusal) = self.room_for_grant(who, rule, (loan, len))
         {
             return Some(Err(refusal));
         }
         let opened = self.cards.get_mut(&who.uid).filter(|c| c.clients.contains_key(&who.client));
-        let Some(card) = opened else {
+        let Some(UserCard {
+            service: Some(service), busy, clients, memory, closer, unmapping, ..
+        }) = opened
+        else {
             return Some(Err("the card’s memory was not opened".into()));
         };
-        let Some(mut engine) = within_patience(&card.service, &mut card.busy) else {
+        let Some(mut engine) = within_patience(service, busy) else {
             self.later.push(Later { client: who.client, request, descriptors });
             return None;
         };
-        let held = card.clients.get_mut(&who.client)?;
-        let answered = held.answer(&mut engine, &card.memory, (who, rule), request, descriptors);
+        let held = clients.get_mut(&who.client)?;
+        let answered = match request {
+            DmaRequest::Revoke(number) => {
+                let memory = held.revoke(&mut engine, Owner(who.client), RegionId(number));
+                memory.map(|memory| {
+                    close_memory(closer, unmapping, memory);
+                    (DmaAnswer::Done, Vec::new())
+                })
+            }
+            other => held.answer(&mut engine, memory, (who, rule), other, descriptors),
+        };
         drop(engine);
         // There is a new ring, or others may have waited for the end of a packet that goes with a
         // channel.
-        card.service.wake();
+        service.wake();
         Some(answered)
     }
 
@@ -155,16 +191,33 @@ impl DmaCards {
 
     /// The requests that were not carried out; ends what clients that have gone have left.
     pub(super) fn take_later(&mut self) -> Vec<Later> {
-        self.cards.values_mut().for_each(UserCard::end_gone);
+        let ended = self.cards.iter_mut().filter_map(|(uid, card)| card.end_gone().then_some(*uid));
+        self.ended.extend(ended);
         mem::take(&mut self.later)
+    }
+
+    /// Users of whose clients some have ended since this was asked.
+    pub(super) fn take_ended(&mut self) -> Vec<u32> {
+        mem::take(&mut self.ended)
     }
 
     /// May a user's program grant another piece of memory? Each is a mapping of the daemon's, or
     /// descriptors, as what sessions lend.
-    fn room_for_grant(&self, uid: u32, rule: &Rule, loan: Loan) -> Result<(), Refusal> {
-        let of_user = self.cards.get(&uid).map_or(0, UserCard::regions);
+    fn room_for_grant(
+        &self,
+        who: Asker,
+        rule: &Rule,
+        (loan, len): (Loan, u64),
+    ) -> Result<(), Refusal> {
+        let of_user = self.cards.get(&who.uid).map_or(0, UserCard::regions);
         if of_user >= rule.loans as usize {
             return Err(format!("the user’s programs grant {of_user} regions, which is the most"));
+        }
+        let used = self.granted(who.uid).saturating_add(who.session_bytes);
+        if let Some(most) = rule.memory_bytes
+            && used.saturating_add(counted(loan, len)) > most
+        {
+            return Err(format!("the {most} bytes of the user are used up"));
         }
         if self.cards.values().map(UserCard::regions).sum::<usize>() >= LOANS_MAX {
             return Err(format!("all programs together grant {LOANS_MAX} regions, all there are"));
@@ -173,6 +226,11 @@ impl DmaCards {
             return Err(FEW_DESCRIPTORS.into());
         }
         Ok(())
+    }
+
+    /// Bytes that a user's programs have granted and that count.
+    pub(super) fn granted(&self, uid: u32) -> u64 {
+        self.cards.get(&uid).map_or(0, UserCard::granted)
     }
 
     /// Opens the user's card memory for a client.
@@ -184,7 +242,7 @@ impl DmaCards {
         }
         let short = |error| format!("the daemon has no descriptors: {error}");
         let memory = card.memory.as_fd().try_clone_to_owned().map_err(short)?;
-        let doorbell = card.service.new_doorbell().map_err(short)?;
+        let doorbell = card.run()?.new_doorbell().map_err(short)?;
         let doorbell = doorbell.as_fd().try_clone_to_owned().map_err(short)?;
         card.clients.entry(who.client).or_default().pid = who.pid;
         let sizes = card.memory.sizes();
@@ -194,12 +252,17 @@ impl DmaCards {
 
     /// The user's card, which is made if there is none.
     fn made(&mut self, uid: u32, rule: &Rule) -> Result<&mut UserCard, Refusal> {
+        let count = self.cards.len();
         Ok(match self.cards.entry(uid) {
             Entry::Occupied(card) => card.into_mut(),
+            Entry::Vacant(_) if count >= self.most => {
+                return Err(format!("{count} users have card memory, which is the most"));
+            }
+            Entry::Vacant(_) if has_few_descriptors() => return Err(FEW_DESCRIPTORS.into()),
             Entry::Vacant(place) => {
                 let memory =
                     CardMemory::new(rule.card_memory).map_err(|error| error.to_string())?;
-                place.insert(UserCard::of(memory)?)
+                place.insert(UserCard::of(memory))
             }
         })
     }
@@ -226,7 +289,7 @@ impl DmaCards {
         }
         let memory =
             CardMemory::again(file, rule.card_memory).map_err(|error| error.to_string())?;
-        self.cards.insert(uid, UserCard::of(memory)?);
+        self.cards.insert(uid, UserCard::of(memory));
         Ok(())
     }
 
@@ -250,13 +313,24 @@ impl DmaCards {
 
     /// A client has gone: what it has goes with it. The card's memory stays as it is.
     pub(super) fn end(&mut self, client: u32) {
-        for card in self.cards.values_mut() {
+        for (uid, card) in &mut self.cards {
             if let Some(held) = card.clients.remove(&client) {
                 card.gone.insert(client, held);
-                card.end_gone();
+                self.ended.extend(card.end_gone().then_some(*uid));
             }
         }
     }
+}
+
+/// Has memory unmapped that an engine does not reach any more. Until then it counts among the
+/// regions of its user's programs.
+fn close_memory(closer: &Closer, unmapping: &Arc<AtomicUsize>, memory: TakenBack) {
+    let (regions, unmapping) = (memory.regions(), unmapping.clone());
+    unmapping.fetch_add(regions, Ordering::Relaxed);
+    closer.run(move || {
+        drop(memory);
+        unmapping.fetch_sub(regions, Ordering::Relaxed);
+    });
 }
 
 /// An engine, unless it is in a call.
@@ -273,61 +347,99 @@ fn within_patience<'a>(service: &'a Service, busy: &mut Busy) -> Option<MutexGua
 }
 
 impl UserCard {
-    fn of(memory: Arc<CardMemory>) -> Result<UserCard, Refusal> {
-        let service = Service::start(Engine::new(memory.clone()))
-            .map_err(|error| format!("the daemon cannot start an engine: {error}"))?;
+    fn of(memory: Arc<CardMemory>) -> UserCard {
+        let (service, resting) = (None, Engine::new(memory.clone()));
         let (clients, gone) = (BTreeMap::new(), BTreeMap::new());
-        Ok(UserCard { memory, service, clients, gone, busy: Busy::default() })
+        let (closer, unmapping, busy) = (Closer::default(), Arc::default(), Busy::default());
+        UserCard { memory, service, resting, clients, gone, closer, unmapping, busy }
     }
 
-    /// Ends what clients that have gone have left, if the engine is not in a call.
-    fn end_gone(&mut self) {
-        if self.gone.is_empty() {
-            return;
+    /// The engine with its thread, which is started if there is none.
+    fn run(&mut self) -> Result<&Service, Refusal> {
+        match &mut self.service {
+            Some(service) => Ok(service),
+            None if has_few_descriptors() => Err(FEW_DESCRIPTORS.into()),
+            none => {
+                let engine = mem::replace(&mut self.resting, Engine::new(self.memory.clone()));
+                let service = Service::start(engine)
+                    .map_err(|error| format!("the daemon cannot start an engine: {error}"))?;
+                Ok(none.insert(service))
+            }
         }
-        let Some(mut engine) = within_patience(&self.service, &mut self.busy) else { return };
-        for client in mem::take(&mut self.gone).into_keys() {
-            engine.end(Owner(client));
-        }
-        drop(engine);
-        self.service.wake();
     }
 
-    /// Regions that the engine may reach.
-    fn regions(&self) -> usize {
-        self.clients.values().chain(self.gone.values()).map(|held| held.regions.len()).sum()
-    }
-
-    /// The channels from a place on, as far as one answer has room; none while the engine is in a
-    /// call.
-    fn list(&mut self, from: u32) -> DmaAnswer {
-        let Some(engine) = within_patience(&self.service, &mut self.busy) else {
-            return nothing();
+    /// Ends what clients that have gone have left, if the engine is not in a call. Behind the last
+    /// of them, its thread ends, and with it what that takes; what the engine has counted, and what
+    /// is in its streams, stays. Returns whether there were any.
+    fn end_gone(&mut self) -> bool {
+        let Some(service) = self.service.as_ref().filter(|_| !self.gone.is_empty()) else {
+            return false;
         };
-        let mut rows = engine.channels().filter(|state| state.id.0 >= from);
-        let channels = rows.by_ref().take(PAGE).map(|state| row(&self.clients, state)).collect();
-        let counters =
-            engine.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        DmaAnswer::Channels { channels, more: rows.next().is_some(), counters }
+        let Some(mut engine) = within_patience(service, &mut self.busy) else { return false };
+        for (client, held) in mem::take(&mut self.gone) {
+            close_memory(&self.closer, &self.unmapping, engine.end(Owner(client)));
+            self.closer.close(held);
+        }
+        if self.clients.is_empty() {
+            mem::swap(&mut *engine, &mut self.resting);
+            drop(engine);
+            self.closer.close(self.service.take());
+        } else {
+            drop(engine);
+            self.service.iter().for_each(Service::wake);
+        }
+        true
+    }
+
+    /// Regions that the engine may reach, and those that are mapped still.
+    fn regions(&self) -> usize {
+        let held = self.clients.values().chain(self.gone.values());
+        let unmapping = self.unmapping.load(Ordering::Relaxed);
+        held.map(|held| held.regions.len()).sum::<usize>() + unmapping
+    }
+
+    /// Their bytes that count for quotas.
+    fn granted(&self) -> u64 {
+        self.clients.values().chain(self.gone.values()).map(Holdings::granted).sum()
+    }
+
+    /// The channels from a place on, as far as one answer has room; `None` while the engine is in a
+    /// call.
+    fn list(&mut self, from: u32) -> Option<DmaAnswer> {
+        let Some(service) = &self.service else {
+            return Some(rows(&self.resting, &self.clients, from));
+        };
+        let engine = within_patience(service, &mut self.busy)?;
+        Some(rows(&engine, &self.clients, from))
     }
 
     /// A client, with its channels; without them while the engine is in a call.
     fn describe(&mut self, uid: u32, connection: u32) -> Option<DmaClientStatus> {
         let held = self.clients.get(&connection)?;
-        let engine = within_patience(&self.service, &mut self.busy);
-        let channels = engine.iter().flat_map(|engine| engine.channels());
-        let channels = channels.filter(|state| state.owner == Owner(connection));
+        let engine = within_patience(self.service.as_ref()?, &mut self.busy);
+        let its = |state: &ChannelState| state.owner == Owner(connection);
+        let channels = engine.map(|engine| {
+            engine.channels().filter(its).map(|state| row(&self.clients, state)).collect()
+        });
         Some(DmaClientStatus {
             connection,
             uid,
             pid: held.pid,
             regions: held.regions.len() as u32,
-            granted_bytes: held.regions.values().sum(),
+            granted_bytes: held.granted(),
             pieces: held.pieces.len() as u32,
             card_bytes: held.pieces.values().map(Piece::len).sum(),
-            channels: channels.map(|state| row(&self.clients, state)).collect(),
+            channels,
         })
     }
+}
+
+/// The channels of an engine from a place on, as far as one answer has room.
+fn rows(engine: &Engine, clients: &BTreeMap<u32, Holdings>, from: u32) -> DmaAnswer {
+    let mut rows = engine.channels().filter(|state| state.id.0 >= from);
+    let channels = rows.by_ref().take(PAGE).map(|state| row(clients, state)).collect();
+    let counters = engine.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    DmaAnswer::Channels { channels, more: rows.next().is_some(), counters }
 }
 
 fn row(clients: &BTreeMap<u32, Holdings>, state: ChannelState) -> DmaChannelRow {
@@ -351,7 +463,17 @@ fn nothing() -> DmaAnswer {
     DmaAnswer::Channels { channels: Vec::new(), more: false, counters: Vec::new() }
 }
 
+/// The bytes that count for quotas: those of files, and not those of processes, which have their
+/// memory anyway.
+fn counted(loan: Loan, len: u64) -> u64 {
+    if matches!(loan, Loan::Sealed | Loan::File) { len } else { 0 }
+}
+
 impl Holdings {
+    fn granted(&self) -> u64 {
+        self.regions.values().sum()
+    }
+
     /// Answers a request to the engine.
     fn answer(
         &mut self,
@@ -368,12 +490,6 @@ impl Holdings {
                 let region = self.grant(engine, (who, rule), (loan, addr, len), writable, with)?;
                 Ok(alone(DmaAnswer::Region(region.0)))
             }
-            DmaRequest::Revoke(number) => {
-                let region = RegionId(number);
-                engine.revoke(owner, region).ok_or("no such region")?;
-                self.regions.remove(&region);
-                Ok(alone(DmaAnswer::Done))
-            }
             DmaRequest::Channel { to_host, stream, interrupt, depth } => {
                 let direction = if to_host { Direction::CardToHost } else { Direction::HostToCard };
                 let interface = stream.map_or(Interface::MemoryMapped, Interface::Streaming);
@@ -388,12 +504,15 @@ impl Holdings {
                 Ok(alone(DmaAnswer::Done))
             }
             DmaRequest::Alloc { near, len } => {
-                let kind = if near { MemoryKind::Near } else { MemoryKind::Far };
-                let piece = memory.alloc(kind, len).map_err(|error| error.to_string())?;
-                let (address, len) = (piece.address(), piece.len());
                 if self.pieces.len() >= rule.quotas.others as usize {
                     return Err("the client has as many pieces as its quota allows".into());
                 }
+                if memory.pieces() >= rule.pieces as usize {
+                    return Err("the user’s programs have as many pieces as they may".into());
+                }
+                let kind = if near { MemoryKind::Near } else { MemoryKind::Far };
+                let piece = memory.alloc(kind, len).map_err(|error| error.to_string())?;
+                let (address, len) = (piece.address(), piece.len());
                 self.pieces.insert(address, piece);
                 Ok(alone(DmaAnswer::Piece { address, len }))
             }
@@ -401,8 +520,21 @@ impl Holdings {
                 self.pieces.remove(&address).ok_or("no such piece of card memory")?;
                 Ok(alone(DmaAnswer::Done))
             }
-            DmaRequest::Open | DmaRequest::List(_) => Err("it is answered elsewhere".into()),
+            DmaRequest::Open | DmaRequest::List(_) | DmaRequest::Revoke(_) => {
+                Err("it is answered elsewhere".into())
+            }
         }
+    }
+
+    fn revoke(
+        &mut self,
+        engine: &mut Engine,
+        owner: Owner,
+        region: RegionId,
+    ) -> Result<TakenBack, Refusal> {
+        let memory = engine.revoke(owner, region).ok_or("no such region")?;
+        self.regions.remove(&region);
+        Ok(memory)
     }
 
     /// Grants the engine memory of the client.
@@ -417,8 +549,8 @@ impl Holdings {
         if self.regions.len() >= rule.quotas.regions as usize {
             return Err("the client has as many regions as its quota allows".into());
         }
-        let counted = if matches!(loan, Loan::Sealed | Loan::File) { len } else { 0 };
-        let used = self.regions.values().sum::<u64>().checked_add(counted);
+        let counted = counted(loan, len);
+        let used = self.granted().checked_add(counted);
         if len == 0 || used.is_none_or(|used| used > rule.quotas.memory_bytes) {
             return Err(format!("{len} bytes are none, or more than the client’s quota allows"));
         }
@@ -552,8 +684,15 @@ mod tests {
     fn an_engine_in_a_call_does_not_hold_the_daemon_up() {
         let own = rustix::process::geteuid().as_raw();
         let rule = *Policy::default().rule(own);
-        let asker = |client| Asker { client, uid: own, pid: 1, sessions: 0, living: true };
-        let mut cards = DmaCards::default();
+        let asker = |client| Asker {
+            client,
+            uid: own,
+            pid: 1,
+            sessions: 0,
+            session_bytes: 0,
+            living: true,
+        };
+        let mut cards = DmaCards::new(1);
         let ask = |cards: &mut DmaCards, client, request| {
             let answered = cards.answer(asker(client), &rule, request, Vec::new());
             answered.map(|answered| answered.unwrap().0)
@@ -561,7 +700,7 @@ mod tests {
         for client in [1, 2] {
             ask(&mut cards, client, DmaRequest::Open).unwrap();
         }
-        let service = &cards.cards[&own].service;
+        let service = cards.cards[&own].service.as_ref().unwrap();
         let (silence, owner) = (Arc::new(Mutex::new(())), Owner::default());
         let silent = silence.lock().unwrap();
         let region = service.engine().grant(owner, Box::new(Silent(silence.clone())), true);
@@ -575,23 +714,68 @@ mod tests {
         let alloc = DmaRequest::Alloc { near: false, len: 64 };
         assert_eq!(ask(&mut cards, 1, alloc), None);
         cards.end(2);
-        assert_eq!(cards.clients(0, |_| true).0.len(), 1);
-        assert_eq!(ask(&mut cards, 1, DmaRequest::List(0)), Some(nothing()));
+        let [left] = &cards.clients(0, |_| true).0[..] else { panic!("one client is left") };
+        assert_eq!(left.channels, None, "nobody knows");
+        assert_eq!(ask(&mut cards, 1, DmaRequest::List(0)), None);
         assert!(cards.next_try().is_some());
         drop(silent);
-        let answer = loop {
-            let mut later = cards.take_later();
-            assert_eq!(later.len(), 1);
-            let Later { client, request, .. } = later.remove(0);
-            if let Some(answer) = ask(&mut cards, client, request) {
-                break answer;
+        let mut answers = Vec::new();
+        while answers.len() < 2 {
+            for Later { client, request, .. } in cards.take_later() {
+                answers.extend(ask(&mut cards, client, request));
             }
+        }
+        assert!(answers.iter().any(|answer| matches!(answer, DmaAnswer::Piece { .. })));
+        let told = |answer: &DmaAnswer| match answer {
+            DmaAnswer::Channels { channels, .. } => Some(channels.len()),
+            _ => None,
         };
-        assert!(matches!(answer, DmaAnswer::Piece { .. }), "{answer:?}");
+        assert_eq!(answers.iter().find_map(told), Some(1), "that of this test");
+        let mut its_channels = || cards.clients(0, |_| true).0.remove(0).channels;
+        let its = std::iter::repeat_with(&mut its_channels).flatten().next();
+        assert_eq!(its, Some(Vec::new()));
         while !cards.cards[&own].gone.is_empty() {
             assert!(cards.take_later().is_empty());
         }
         assert!(cards.next_try().is_none());
+    }
+
+    /// An engine's thread, and its descriptors, are there for clients; all else stays.
+    #[test]
+    fn a_card_without_clients_has_no_thread_and_what_it_had() {
+        let rule = *Policy::default().rule(rustix::process::geteuid().as_raw());
+        let asker =
+            |uid| Asker { client: uid, uid, pid: 1, sessions: 0, session_bytes: 0, living: true };
+        let mut cards = DmaCards::new(2);
+        let ask = |cards: &mut DmaCards, uid, request| {
+            let answered = cards.answer(asker(uid), &rule, request, Vec::new());
+            answered.unwrap().map(|(answer, _)| answer)
+        };
+        for uid in [7, 8] {
+            ask(&mut cards, uid, DmaRequest::Open).unwrap();
+        }
+        let refused = ask(&mut cards, 9, DmaRequest::Open).unwrap_err();
+        assert!(refused.contains("2 users"), "{refused}");
+        let service = cards.cards[&7].service.as_ref().unwrap();
+        let mut channel = service.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
+        channel.fill(5, Address::Card(64), 8, Flags::empty()).unwrap();
+        channel.submit();
+        while channel.completed(1).count == 0 {
+            std::thread::yield_now();
+        }
+        let counters = service.engine().counters();
+        cards.end(7);
+        while !cards.cards[&7].gone.is_empty() {
+            assert!(cards.take_later().is_empty());
+        }
+        assert_eq!(cards.take_ended(), [7]);
+        assert!(cards.cards[&7].service.is_none() && cards.cards[&8].service.is_some());
+        let ask_all = |cards: &mut DmaCards| ask(cards, 7, DmaRequest::List(0)).unwrap();
+        let told = ask_all(&mut cards);
+        ask(&mut cards, 7, DmaRequest::Open).unwrap();
+        assert_eq!(ask_all(&mut cards), told, "one with a thread tells the same");
+        assert_eq!(cards.cards[&7].service.as_ref().unwrap().engine().counters(), counters);
+        assert_eq!(cards.cards[&7].memory.bytes().load_u64(64), Ok(5));
     }
 
     #[test]
@@ -603,7 +787,7 @@ mod tests {
         {
             let file = memfd_create("granted", MemfdFlags::CLOEXEC).unwrap();
             ftruncate(&file, 4096).unwrap();
-            let who = Asker { client: 1, uid, pid: 1, sessions: 0, living: true };
+            let who = Asker { client: 1, uid, pid: 1, sessions: 0, session_bytes: 0, living: true };
             let memory = Application { pid: 1, addr: 0, len: 4096, file: None };
             let rule = Rule { lend_files, ..usual };
             let path = path_to(Loan::File, memory, vec![file], (who, &rule));

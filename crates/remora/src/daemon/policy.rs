@@ -3,6 +3,7 @@
 //!
 //! ```toml
 //! sessions = 1024           # of all users together
+//! cards = 256               # users that have card memory, the same
 //!
 //! [others]                  # users that are not named below
 //! attach = false
@@ -13,6 +14,7 @@
 //! loans = 4096              # pieces of memory that all its sessions lend together
 //! groups = 256              # multicast groups that they are in, the same
 //! kernels = 512             # kernels, the same
+//! pieces = 65536            # pieces of card memory that all the user's programs have together
 //! kernel_steps = 1000000    # steps of an invocation of one of these
 //! kernel_memory_bytes = 1073741824  # memory of the instances of their modules, the same
 //! memory_bytes = 17179869184  # bytes that the daemon maps or keeps for them, the same
@@ -50,6 +52,8 @@ use crate::message::{Keep, Quotas};
 pub struct Policy {
     /// The most sessions of all users.
     sessions: u32,
+    /// The most users that have card memory.
+    cards: u32,
     others: Rule,
     users: BTreeMap<u32, Rule>,
     /// The daemon serves other users, too.
@@ -68,6 +72,8 @@ pub(crate) struct Rule {
     pub(crate) groups: u32,
     /// The most kernels of all of them.
     pub(crate) kernels: u32,
+    /// The most pieces of card memory of all of the user's programs, with a session or without.
+    pub(crate) pieces: u32,
     /// The most steps of an invocation of one of these, whatever their programs ask for.
     pub(crate) kernel_steps: u64,
     /// The most memory of all instances of their modules, in bytes.
@@ -92,12 +98,17 @@ pub(crate) struct Rule {
 
 /// The most sessions of all users where nothing is said.
 const SESSIONS: u32 = 1024;
-/// The most of one user, who leaves some to others.
+/// Users that have card memory: each is 4 MiB of the machine's at least, for good.
+const CARDS: u32 = 256;
+/// The most sessions of one user, who leaves some to others.
 const SESSIONS_OF_A_USER: u32 = 256;
 /// The same of loans, groups, kernels and their memory, where there are several users.
 const LOANS_OF_A_USER: u32 = LOANS_MAX as u32 / 2;
 const GROUPS_OF_A_USER: u32 = ALL_GROUPS / 2;
 const KERNELS_OF_A_USER: u32 = ALL_KERNELS / 2;
+/// Pieces of card memory of a user, wherever others have theirs: each takes memory of the daemon's
+/// to be kept apart.
+const PIECES_OF_A_USER: u32 = 65_536;
 /// As much as the longest payload takes, and results as long.
 const KERNEL_STEPS: u64 = 1 << 26;
 const KERNEL_MEMORY_OF_A_USER: u64 = ALL_KERNEL_MEMORY / 2;
@@ -152,6 +163,7 @@ pub enum PolicyError {
 #[serde(deny_unknown_fields)]
 struct Document {
     sessions: Option<u32>,
+    cards: Option<u32>,
     #[serde(default)]
     others: Entry,
     #[serde(default)]
@@ -166,6 +178,7 @@ struct Entry {
     loans: Option<u32>,
     groups: Option<u32>,
     kernels: Option<u32>,
+    pieces: Option<u32>,
     kernel_steps: Option<u64>,
     kernel_memory_bytes: Option<u64>,
     memory_bytes: Option<u64>,
@@ -236,6 +249,7 @@ impl Default for Policy {
         let all = Rule { loans, groups, kernels, kernel_memory_bytes, memory_bytes, ..some };
         Policy {
             sessions: SESSIONS,
+            cards: CARDS,
             others: Rule::new(false),
             users: [own, 0].map(|uid| (uid, all)).into(),
             shares: false,
@@ -251,6 +265,7 @@ impl Rule {
             loans: LOANS_OF_A_USER,
             groups: GROUPS_OF_A_USER,
             kernels: KERNELS_OF_A_USER,
+            pieces: PIECES_OF_A_USER,
             kernel_steps: KERNEL_STEPS,
             kernel_memory_bytes: KERNEL_MEMORY_OF_A_USER,
             memory_bytes: memory_of_a_user(),
@@ -274,6 +289,7 @@ impl Rule {
             loans: entry.loans.unwrap_or(LOANS_OF_A_USER),
             groups: entry.groups.unwrap_or(GROUPS_OF_A_USER),
             kernels: entry.kernels.unwrap_or(KERNELS_OF_A_USER),
+            pieces: entry.pieces.unwrap_or(PIECES_OF_A_USER),
             kernel_steps: entry.kernel_steps.unwrap_or(KERNEL_STEPS),
             kernel_memory_bytes: entry.kernel_memory_bytes.unwrap_or(KERNEL_MEMORY_OF_A_USER),
             memory_bytes: entry.memory_bytes.or_else(memory_of_a_user),
@@ -334,6 +350,7 @@ impl Policy {
         let document: Document = toml::from_str(text).map_err(syntax)?;
         let mut policy = Policy {
             sessions: document.sessions.unwrap_or(SESSIONS),
+            cards: document.cards.unwrap_or(CARDS),
             others: Rule::of(&document.others, false),
             users: Policy::default().users.keys().map(|uid| (*uid, Rule::new(true))).collect(),
             shares: true,
@@ -369,6 +386,11 @@ impl Policy {
     /// The most sessions of all users.
     pub(crate) fn sessions(&self) -> u32 {
         self.sessions
+    }
+
+    /// The most users that have card memory.
+    pub(crate) fn cards(&self) -> u32 {
+        self.cards
     }
 
     /// May other users than the daemon's own ask for a session?

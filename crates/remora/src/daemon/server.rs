@@ -226,6 +226,7 @@ impl Server {
         watch(&poll, compiler.event.as_fd(), COMPILED)?;
         let looks = Looks::new()?;
         watch(&poll, looks.event.as_fd(), LOOKED)?;
+        let dma = DmaCards::new(policy.cards() as usize);
         Ok(Server {
             device,
             listener,
@@ -246,7 +247,7 @@ impl Server {
             looks,
             closers: Closers::default(),
             fenced: BTreeMap::new(),
-            dma: DmaCards::default(),
+            dma,
             pause_until: None,
         })
     }
@@ -309,6 +310,9 @@ impl Server {
             self.answer_later();
         }
         self.expire(Instant::now())?;
+        for uid in self.dma.take_ended() {
+            self.note_granted(uid);
+        }
         self.watch_store();
         Ok(goes_on)
     }

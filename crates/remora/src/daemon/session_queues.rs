@@ -154,6 +154,8 @@ pub(crate) struct User {
     pub(crate) kernel_steps: u64,
     /// `None`: without limit.
     pub(crate) memory_bytes: Option<u64>,
+    /// Bytes that the user's programs have granted to the user's DMA engine, which count, too.
+    pub(crate) granted_bytes: u64,
 }
 
 /// What has happened in a session.

@@ -41,14 +41,28 @@ impl Engine {
     }
 
     /// May all sessions of a session's user have so much more memory together? Otherwise returns
-    /// the limit. What counts is what the daemon maps, touches or keeps for them: parts of arenas
-    /// that are in use, memory that is lent, and modules.
+    /// the limit. What counts is what [the sessions have](Engine::bytes_of), and what the user's
+    /// programs have granted to the user's DMA engine.
     pub(crate) fn room_for_bytes(&self, session: u16, more: u64) -> Result<(), u64> {
-        let (user, mine) = self.of_user(session);
+        let (user, _) = self.of_user(session);
         let Some(most) = user.memory_bytes else { return Ok(()) };
+        let others = user.granted_bytes.saturating_add(more);
+        if self.bytes_of(user.uid).saturating_add(others) <= most { Ok(()) } else { Err(most) }
+    }
+
+    /// What the daemon maps, touches or keeps for a user's sessions: parts of arenas that are in
+    /// use, memory that is lent, and modules.
+    pub(crate) fn bytes_of(&self, uid: u32) -> u64 {
         let bytes = |of: &SessionQueues| of.usage.kept_bytes().saturating_add(of.arena_bytes());
-        let used = mine.map(bytes).fold(more, u64::saturating_add);
-        if used <= most { Ok(()) } else { Err(most) }
+        let mine = self.sessions.iter().flatten().filter(|of| of.user.uid == uid);
+        mine.map(bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Notes how many bytes a user's programs have granted to the user's DMA engine.
+    pub(crate) fn set_granted(&mut self, uid: u32, bytes: u64) {
+        for of in self.sessions.iter_mut().flatten().filter(|of| of.user.uid == uid) {
+            of.user.granted_bytes = bytes;
+        }
     }
 
     /// May a session join a multicast group? Otherwise returns the limit: that of its memberships,

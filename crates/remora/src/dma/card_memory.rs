@@ -207,6 +207,11 @@ impl CardMemory {
         taken.then(|| Piece { card: self.clone(), kind, address, len })
     }
 
+    /// How many pieces are given out.
+    pub(crate) fn pieces(&self) -> usize {
+        [MemoryKind::Near, MemoryKind::Far].map(|kind| self.of(kind).pieces()).iter().sum()
+    }
+
     fn of(&self, kind: MemoryKind) -> std::sync::MutexGuard<'_, DeviceMemory> {
         let memory = match kind {
             MemoryKind::Near => &self.near,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use super::card_memory::{CardMemory, MemoryKind, Sizes};
+use super::channel::Direction;
 use super::engine::Engine;
 use super::path::calls::{ByFile, ProcessVm};
 use super::path::courier;
@@ -49,7 +50,7 @@ pub enum NoPath {
 /// What a path costs at one size.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Cost {
-    /// The time of one copy to the card in µs, the best of several.
+    /// The time of one copy in µs, the best of several.
     pub latency_us: f64,
     /// Bytes that the middle one of these copies moved in a nanosecond, which are GB/s.
     pub gb_per_s: f64,
@@ -158,7 +159,8 @@ pub fn measured() -> &'static [Measured] {
     MEASURED.get_or_init(|| match Bench::new(SIZES[1]) {
         Ok(bench) => {
             let at = bench.card.range(MemoryKind::Near).start as usize;
-            measure_all((bench.card.bytes(), at), |kind| bench.open(kind))
+            let card = (bench.card.bytes(), at);
+            measure_all(card, Direction::HostToCard, |kind| bench.open(kind))
         }
         Err(error) => {
             let why = error.to_string();
@@ -221,17 +223,20 @@ pub fn choose(measured: &[Measured], forced: Option<PathKind>) -> Result<PathKin
         .ok_or(NoPath::None)
 }
 
-/// Measures all paths that `open` sets up from an application's memory to the card's bytes from an
-/// offset on, which are overwritten.
+/// Measures all paths that `open` sets up between the first bytes of an application's memory and
+/// the card's from an offset on. Those that the direction leads to are overwritten.
 pub fn measure_all(
     (card, at): (&Buffer, usize),
+    direction: Direction,
     open: impl Fn(PathKind) -> io::Result<Box<dyn Path>>,
 ) -> Vec<Measured> {
     let measure = |kind| {
         let costs = open(kind).map_err(|error| error.to_string()).and_then(|mut path| {
-            let mut cost = |len| {
-                cost_of(|| path.to_card(0, card, at, len), len).map_err(|error| error.to_string())
+            let mut copy = |len| match direction {
+                Direction::HostToCard => path.to_card(0, card, at, len),
+                Direction::CardToHost => path.to_host(card, at, 0, len),
             };
+            let mut cost = |len| cost_of(|| copy(len), len).map_err(|error| error.to_string());
             Ok([cost(SIZES[0])?, cost(SIZES[1])?])
         });
         Measured { kind, costs }

@@ -159,6 +159,15 @@ impl Descriptor {
         is_valid.then_some(Descriptor { op, flags, len })
     }
 
+    /// Is one of its addresses in this region?
+    pub(super) fn names(&self, region: RegionId) -> bool {
+        let is_there = |address| matches!(address, Address::Host(of, _) if of == region);
+        match self.op {
+            Op::Copy { src, dst } => is_there(src) || is_there(dst),
+            Op::Fill { dst, .. } => is_there(dst),
+        }
+    }
+
     /// The bytes of the descriptor; `None` if an address has no 64 bits.
     #[inline]
     pub fn to_bytes(self) -> Option<[u8; BYTES]> {
@@ -191,12 +200,12 @@ pub enum Status {
     ReadOnly = 5,
     /// The way to the application's memory failed: the memory or its process has gone.
     Fault = 6,
-    /// An earlier part of the same operation failed.
+    /// An earlier part of the same operation, or of the same packet to a stream, failed.
     Skipped = 7,
     /// The engine has stopped.
     Stopped = 8,
     /// Streaming, card to host: the channel that put the packet into the stream has ended before
-    /// the packet did.
+    /// the packet did, or the rest of the packet could not be put there.
     Cut = 9,
 }
 
@@ -228,9 +237,9 @@ impl fmt::Display for Status {
             Status::Unsupported => "the channel does not move bytes that way",
             Status::ReadOnly => "the memory was granted for reading only",
             Status::Fault => "the application’s memory cannot be reached",
-            Status::Skipped => "an earlier part of the same operation failed",
+            Status::Skipped => "an earlier part of the same operation or packet failed",
             Status::Stopped => "the engine has stopped",
-            Status::Cut => "the rest of the packet does not come: its writer has ended",
+            Status::Cut => "the rest of the packet does not come: its writer has ended, or failed",
         })
     }
 }

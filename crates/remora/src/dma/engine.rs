@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::card_memory::CardMemory;
 use super::channel::{Channel, ChannelOptions, Direction, Interface, Mode};
+pub use super::counters::Counters;
 use super::descriptor::{Address, Descriptor, Flags, Op, Outcome, RegionId, Status};
 use super::path::{Mapping, Path};
 use super::ring::{Halt, Ring, RingError};
@@ -61,44 +62,6 @@ pub enum EngineError {
     Event(#[source] std::io::Error),
 }
 
-/// What an engine has counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Descriptors that were done.
-    pub done: u64,
-    /// Descriptors that failed, for any reason.
-    pub failed: u64,
-    /// Of these, those that were no descriptors.
-    pub invalid: u64,
-    /// Of these, those whose addresses were not granted or not within memory.
-    pub out_of_range: u64,
-    /// Of these, those whose application's memory could not be reached.
-    pub faults: u64,
-    /// Bytes that were moved or filled.
-    pub bytes: u64,
-    /// Times that a sleeper was woken.
-    pub interrupts: u64,
-    /// Rings that are served no more, because their index was overwritten.
-    pub halted: u64,
-}
-
-impl Counters {
-    /// Names and values.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("done", self.done),
-            ("failed", self.failed),
-            ("invalid", self.invalid),
-            ("out_of_range", self.out_of_range),
-            ("faults", self.faults),
-            ("bytes", self.bytes),
-            ("interrupts", self.interrupts),
-            ("halted", self.halted),
-        ]
-        .into_iter()
-    }
-}
-
 /// Whose a channel or a region is. Channels reach their owner's regions only, all of them the
 /// card's memory and the streams.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -134,6 +97,26 @@ struct Region {
     writable: bool,
 }
 
+/// What an engine does not reach or serve any more. To drop it unmaps memory, which takes time if
+/// that is much.
+#[derive(Debug, Default)]
+pub struct TakenBack {
+    regions: Vec<Region>,
+    _channels: Vec<Served>,
+}
+
+impl TakenBack {
+    /// How many regions these are.
+    pub fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Bytes of the regions.
+    pub fn bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.len).sum()
+    }
+}
+
 /// The engine's side of a channel. All that it decides by is here, and not in the ring.
 #[derive(Debug)]
 struct Served {
@@ -147,7 +130,7 @@ struct Served {
     told: u64,
     /// The descriptor in work, and how many of its bytes are moved.
     current: Option<(Descriptor, u32)>,
-    /// The descriptor before failed, and the next is a part of the same operation.
+    /// The descriptor before failed, and the next is a part of the same operation or packet.
     skips: bool,
     halted: Option<Halt>,
 }
@@ -176,6 +159,9 @@ pub struct Engine {
 struct Reach {
     card: Arc<CardMemory>,
     regions: Vec<Option<Region>>,
+    /// The number at which the next region looks for one that is free: numbers go in turn, so that
+    /// what names one that was revoked does not soon reach another.
+    next_region: usize,
     streams: Vec<Option<Stream>>,
     counters: Counters,
 }
@@ -183,8 +169,8 @@ struct Reach {
 impl Engine {
     /// An engine of a card, without channels, that reaches no application's memory.
     pub fn new(card: Arc<CardMemory>) -> Engine {
-        let (regions, streams) = (Vec::new(), Vec::new());
-        let reach = Reach { card, regions, streams, counters: Counters::default() };
+        let (regions, next_region, streams) = (Vec::new(), 0, Vec::new());
+        let reach = Reach { card, regions, next_region, streams, counters: Counters::default() };
         Engine { channels: Vec::new(), next: 0, reach }
     }
 
@@ -210,13 +196,13 @@ impl Engine {
         path: Box<dyn Path>,
         writable: bool,
     ) -> Result<RegionId, EngineError> {
-        let regions = &mut self.reach.regions;
-        let free = regions.iter().position(Option::is_none).unwrap_or(regions.len());
-        if free == REGIONS_MAX {
-            return Err(EngineError::RegionsFull);
-        }
-        if free == regions.len() {
-            regions.push(None);
+        let Reach { regions, next_region, .. } = &mut self.reach;
+        let mut numbers = (0..REGIONS_MAX).map(|at| (*next_region + at) % REGIONS_MAX);
+        let free = numbers.find(|number| regions.get(*number).is_none_or(Option::is_none));
+        let free = free.ok_or(EngineError::RegionsFull)?;
+        *next_region = free + 1;
+        if free >= regions.len() {
+            regions.resize_with(free + 1, || None);
         }
         let (len, mapped) = (path.len(), path.mapped());
         regions[free] = Some(Region { owner, path, len, mapped, writable });
@@ -236,25 +222,29 @@ impl Engine {
         self.grant(Owner::default(), Box::new(Mapping::own(buffer)), writable)
     }
 
-    /// Takes a grant of this owner back. Descriptors that name the region fail from now on. Returns
-    /// the bytes that it had; `None` if there was no such grant.
-    pub fn revoke(&mut self, owner: Owner, region: RegionId) -> Option<u64> {
-        let region = self.reach.regions.get_mut(usize::from(region.0))?;
-        let gone = region.take_if(|region| region.owner == owner)?;
-        Some(gone.len)
+    /// Takes a grant of this owner back. Descriptors that name the region fail from now on, those
+    /// in work, too. Returns what it was; `None` if there was no such grant.
+    pub fn revoke(&mut self, owner: Owner, region: RegionId) -> Option<TakenBack> {
+        let place = self.reach.regions.get_mut(usize::from(region.0))?;
+        let gone = place.take_if(|region| region.owner == owner)?;
+        for served in self.channels.iter_mut().flatten().filter(|served| served.owner == owner) {
+            served.lose(region, &mut self.reach);
+        }
+        Some(TakenBack { regions: vec![gone], ..TakenBack::default() })
     }
 
-    /// Closes all channels of an owner, and takes back all that was granted to it.
-    pub fn end(&mut self, owner: Owner) {
-        for place in &mut self.channels {
-            if let Some(mut gone) = place.take_if(|served| served.owner == owner) {
-                gone.stop(Halt::Stopped);
-                self.reach.forget_writer(&gone);
-            }
+    /// Closes all channels of an owner, and takes back all that was granted by it. Returns what
+    /// that was.
+    pub fn end(&mut self, owner: Owner) -> TakenBack {
+        let its = |place: &mut Option<Served>| place.take_if(|served| served.owner == owner);
+        let mut channels: Vec<Served> = self.channels.iter_mut().filter_map(its).collect();
+        for gone in &mut channels {
+            gone.stop(Halt::Stopped);
+            self.reach.forget_writer(gone);
         }
-        for region in &mut self.reach.regions {
-            region.take_if(|region| region.owner == owner);
-        }
+        let its = |place: &mut Option<Region>| place.take_if(|region| region.owner == owner);
+        let regions = self.reach.regions.iter_mut().filter_map(its).collect();
+        TakenBack { regions, _channels: channels }
     }
 
     /// Opens a channel to this engine, for an application in the same process.
@@ -408,7 +398,7 @@ impl Served {
             }
             let bytes = match self.turn(reach) {
                 Turn::Ended(outcome) => {
-                    self.end(outcome, &mut reach.counters);
+                    self.end(outcome, reach);
                     outcome.bytes as usize
                 }
                 Turn::Moved(bytes) => {
@@ -464,11 +454,12 @@ impl Served {
     }
 
     #[inline]
-    fn end(&mut self, outcome: Outcome, counters: &mut Counters) {
-        let linked = self.current.take().is_some_and(|(d, _)| d.flags.contains(Flags::LINKED));
-        self.skips = linked && outcome.status != Status::Done;
+    fn end(&mut self, outcome: Outcome, reach: &mut Reach) {
+        let of_same = self.current.take().is_some_and(|(d, _)| d.flags.intersects(self.joins()));
+        self.skips = of_same && outcome.status != Status::Done;
         self.ring.set_outcome(self.ended, outcome);
         self.ended += 1;
+        let counters = &mut reach.counters;
         counters.bytes += u64::from(outcome.bytes);
         match outcome.status {
             Status::Done => counters.done += 1,
@@ -481,7 +472,28 @@ impl Served {
                     Status::Fault => counters.faults += 1,
                     _ => {}
                 }
+                // The rest of its packet does not come.
+                reach.forget_writer(self);
             }
+        }
+    }
+
+    /// By which of its flags a descriptor is a part of what the next one is a part of, too: of an
+    /// operation, or of a packet that is put into a stream.
+    fn joins(&self) -> Flags {
+        match (self.options.direction, self.options.interface) {
+            (Direction::HostToCard, Interface::Streaming(_)) => Flags::LINKED | Flags::MORE,
+            _ => Flags::LINKED,
+        }
+    }
+
+    /// Ends the descriptor in work if it names this region, which has gone: the number is given
+    /// again before the descriptor comes to its end, perhaps.
+    fn lose(&mut self, region: RegionId, reach: &mut Reach) {
+        let Some((descriptor, done)) = self.current else { return };
+        if descriptor.names(region) && self.halted.is_none() {
+            self.end(Outcome { bytes: done, ..Outcome::failed(Status::OutOfRange) }, reach);
+            self.tell(&mut reach.counters);
         }
     }
 
@@ -537,7 +549,8 @@ impl Reach {
         Ok(())
     }
 
-    /// A channel has ended, and with it a packet that it has not put whole into its stream.
+    /// A channel has ended, or one of its descriptors has failed, and with it a packet that it has
+    /// not put whole into its stream.
     fn forget_writer(&mut self, gone: &Served) {
         let Interface::Streaming(number) = gone.options.interface else { return };
         if let Some(Some(stream)) = self.streams.get_mut(usize::from(number)) {

@@ -12,7 +12,8 @@
 //!
 //! - What is shared: [`ring`]; what stands in it: [`descriptor`].
 //! - The two sides: [`channel`] for applications, [`engine`] for the card, and `service`, its
-//!   thread; `stream` is what streaming channels put bytes into.
+//!   thread; `stream` is what streaming channels put bytes into, and `counters` what an engine
+//!   counts.
 //! - [`path`] has the ways by which a card's process reaches an application's memory, and
 //!   [`choose`] measures them and says which is best here.
 //!
@@ -21,6 +22,7 @@
 pub mod card_memory;
 pub mod channel;
 pub mod choose;
+mod counters;
 pub mod descriptor;
 pub mod engine;
 pub mod path;
@@ -34,7 +36,7 @@ pub use channel::{
     InterruptError, Mode, Segment,
 };
 pub use descriptor::{Address, Flags, Outcome, RegionId, Status};
-pub use engine::{Engine, EngineError, Owner};
+pub use engine::{Engine, EngineError, Owner, TakenBack};
 pub use ring::{Halt, Ring};
 pub use service::Service;
 

@@ -18,8 +18,11 @@ use crate::threads::without_signals;
 const PATIENCE: Duration = Duration::from_micros(50);
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 256;
+/// How long the end of a service waits for the engine, which is not in a call if it comes so soon.
+const FAREWELL: Duration = Duration::from_millis(100);
 
-/// An engine that a thread drives. Dropping it ends the thread and the engine.
+/// An engine that a thread drives. Dropping it ends the thread and the engine; but if that is in a
+/// call for an application's memory, which may last for ever, they end behind the call.
 ///
 /// ```
 /// use remora::dma::*;
@@ -135,6 +138,10 @@ impl Drop for Service {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         wake(&self.shared.doorbell);
+        // The engine's thread takes no step any more once the caller has had the engine.
+        if self.engine_within(FAREWELL).is_none() {
+            return tracing::warn!("a DMA engine in a call for memory ends behind that");
+        }
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of a DMA engine has panicked");
         }
@@ -172,9 +179,14 @@ impl Shared {
             while self.wanted.load(Ordering::SeqCst) > 0 {
                 thread::yield_now();
             }
-            if self.lock().step_while(|| self.wanted.load(Ordering::Relaxed) == 0) {
+            let mut engine = self.lock();
+            if self.stop.load(Ordering::Acquire) {
+                return false;
+            }
+            if engine.step_while(|| self.wanted.load(Ordering::Relaxed) == 0) {
                 return true;
             }
+            drop(engine);
             hint::spin_loop();
         }
         false
@@ -185,7 +197,7 @@ impl Shared {
         let works = {
             let mut engine = self.lock();
             engine.set_asleep(true);
-            engine.step()
+            !self.stop.load(Ordering::Acquire) && engine.step()
         };
         if !works && !self.stop.load(Ordering::Acquire) {
             let mut rung = Vec::with_capacity(16);

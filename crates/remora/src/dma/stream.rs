@@ -62,8 +62,8 @@ impl Stream {
         }
     }
 
-    /// A writer has ended, and with it a packet that it has not ended: of that nothing is left, or
-    /// what was taken already.
+    /// A writer has ended, or failed, and with it a packet that it has not ended: of that nothing
+    /// is left, or what was taken already.
     pub(super) fn forget(&mut self, writer: Writer) {
         if let Some((_, begin)) = self.writer.take_if(|(of, _)| *of == writer) {
             self.cut |= self.taken > begin;

@@ -35,9 +35,7 @@ impl Process {
     /// There is no such process, or it may not be looked at: it is another user's, or has made
     /// itself private (`PR_SET_DUMPABLE`), or the system forbids it (Yama's `ptrace_scope`).
     pub fn by_number(pid: i32) -> io::Result<Process> {
-        let image = Image::of(pid)?;
-        checked::may_reach(image.pid)?;
-        Ok(Process { way: Way::ByNumber(image) })
+        Ok(Process { way: Way::ByNumber(Image::reached(pid)?) })
     }
 
     /// The process that has opened its `/proc/self/mem` as `file`. The caller has found that it is
@@ -90,6 +88,17 @@ impl Image {
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         let memory = File::open(format!("/proc/{}/mem", pid.as_raw_nonzero()))?;
         Ok(Image { pid, pidfd, memory })
+    }
+
+    /// The same of a process that `process_vm_readv` may reach. None of its memory is looked at: a
+    /// page that others provide (userfaultfd, a file of FUSE) lets a reader wait for ever.
+    ///
+    /// # Errors
+    /// As for [`Image::of`], or the system forbids it.
+    pub(crate) fn reached(pid: i32) -> io::Result<Image> {
+        let image = Image::of(pid)?;
+        checked::may_reach(image.pid)?;
+        Ok(image)
     }
 
     /// Is the memory that the number leads to still the one that it was? `addr` is a place in it

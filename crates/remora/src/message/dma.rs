@@ -125,6 +125,7 @@ pub struct DmaClientStatus {
     pub pieces: u32,
     /// Bytes of these.
     pub card_bytes: u64,
-    /// Its channels.
-    pub channels: Vec<DmaChannelRow>,
+    /// Its channels; `None` while the engine makes a call for memory of some program, which takes
+    /// as long as that likes.
+    pub channels: Option<Vec<DmaChannelRow>>,
 }

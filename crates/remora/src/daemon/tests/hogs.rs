@@ -4,7 +4,7 @@ use super::kernels::*;
 use super::*;
 use crate::daemon::admission::OBSERVERS;
 use crate::daemon::lent::LOANS_MAX;
-use crate::message::{DmaAnswer, DmaRequest, OpenXrcd, XrcdError};
+use crate::message::{DmaRequest, OpenXrcd, XrcdError};
 
 /// A daemon whose own user may use so much.
 fn daemon_with(rule: &str) -> Daemon {
@@ -42,10 +42,7 @@ fn lend_all(client: &Client, loan: Loan, file: &[BorrowedFd<'_>]) -> (usize, Str
 /// A program that uses the daemon's card memory.
 fn with_card_memory(daemon: &Daemon) -> Asker {
     let asker = daemon.observer();
-    let is_open = asker.ask(&ClientRequest::Dma(DmaRequest::Open), &[], |answer| {
-        matches!(answer, Answer::Dma(DmaAnswer::Card { .. }))
-    });
-    assert!(is_open);
+    assert_eq!(asker.refusal(&ClientRequest::Dma(DmaRequest::Open), &[]), None);
     asker
 }
 
@@ -150,6 +147,33 @@ fn the_sessions_of_a_user_have_no_more_bytes_together_than_the_users_share() {
     daemon.wait_until_empty();
 }
 
+/// What a user's programs grant to the engine of the card's memory is as much memory as what the
+/// sessions lend.
+#[test]
+fn grants_and_loans_of_a_user_are_bytes_of_one_share() {
+    let daemon = daemon_with("memory_bytes = 20000");
+    let (session, program) = (daemon.client(), with_card_memory(&daemon));
+    let (file, _) = sealed(8192);
+    let lends =
+        |client: &Client| client.asker.refusal(&ClientRequest::Lend(Loan::Sealed), &[file.as_fd()]);
+    assert_eq!(lends(&session), None);
+    let (granted, reason) = ask_all(&program, &grant(Loan::Sealed), &[file.as_fd()]);
+    assert!(granted == 2 && reason.contains("20000 bytes"), "{granted}: {reason}");
+    // Of sessions that begin now, too.
+    for client in [&session, &daemon.client()] {
+        assert!(lends(client).unwrap().contains("20000 bytes"));
+    }
+    let revoke = ClientRequest::Dma(DmaRequest::Revoke(0));
+    assert_eq!(program.refusal(&revoke, &[]), None);
+    assert_eq!(ask_all(&program, &grant(Loan::Sealed), &[file.as_fd()]).0, 1);
+    drop(program);
+    until("what the program has granted is given back", || lends(&session).is_none());
+    let other = with_card_memory(&daemon);
+    assert_eq!(ask_all(&other, &grant(Loan::Sealed), &[file.as_fd()]).0, 0);
+    drop((session, other));
+    daemon.wait_until_empty();
+}
+
 /// Each is a mapping of the daemon's, and the system gives a process 65,530.
 #[test]
 fn all_loans_together_leave_the_daemon_mappings() {
@@ -183,6 +207,29 @@ fn all_grants_together_leave_the_daemon_mappings() {
     let granted = [0, 1].map(|n| ask_all(&programs[n], &grant(Loan::Sealed), &[file.as_fd()]));
     assert_eq!((granted[0].0, granted[1].0), (5, 2), "{granted:?}");
     drop(programs);
+    daemon.wait_until_empty();
+}
+
+/// The programs of a user have their pieces in one memory, with sessions and without.
+#[test]
+fn the_programs_of_a_user_have_no_more_pieces_together_than_the_users_share() {
+    let daemon = daemon_with("pieces = 7\nquotas.others = 5");
+    let alloc = ClientRequest::Dma(DmaRequest::Alloc { near: false, len: 64 });
+    let (one, two) = (with_card_memory(&daemon), with_card_memory(&daemon));
+    let (taken, reason) = ask_all(&one, &alloc, &[]);
+    assert!(taken == 5 && reason.contains("client"), "{taken}: {reason}");
+    let session = daemon.client();
+    let piece = session.card().alloc_dm(64).unwrap();
+    let (taken, reason) = ask_all(&two, &alloc, &[]);
+    assert!(taken == 1 && reason.contains("user"), "{taken}: {reason}");
+    let made = session.card().alloc_dm(64);
+    assert!(matches!(made, Err(CreateError::NoMemory { .. })), "{made:?}");
+    session.card().free_dm(piece).unwrap();
+    assert_eq!(ask_all(&two, &alloc, &[]).0, 1);
+    // What one program had comes back when it has gone.
+    drop(one);
+    until("the session has another piece", || session.card().alloc_dm(64).is_ok());
+    drop((session, two));
     daemon.wait_until_empty();
 }
 
@@ -241,12 +288,21 @@ fn with_few_descriptors() {
         let (lent, reason) = lend_all(&hog, loan, with);
         assert!(lent > 10 && reason.contains("descriptors"), "{loan:?}, {lent}: {reason}");
         daemon.client().card().alloc_pd().unwrap();
+        if loan == Loan::File {
+            no_card_memory_is_made(&daemon);
+        }
         drop(hog);
         daemon.wait_until_empty();
     }
     what_else_keeps_descriptors(&daemon, file.as_fd());
     takeovers::without_descriptors_a_session_stays();
     takeovers::without_descriptors_a_former_session_stays();
+}
+
+/// A card's memory is a descriptor, and its engine's thread has some.
+fn no_card_memory_is_made(daemon: &Daemon) {
+    let reason = daemon.observer().refusal(&ClientRequest::Dma(DmaRequest::Open), &[]);
+    assert!(reason.is_some_and(|reason| reason.contains("descriptors")));
 }
 
 /// Grants to a DMA engine, its channels, and XRC domains that files name.
@@ -256,7 +312,8 @@ fn what_else_keeps_descriptors(daemon: &Daemon, file: BorrowedFd<'_>) {
     for (request, with) in [(grant(Loan::File), &[file][..]), (ClientRequest::Dma(channel), &[])] {
         // What the one before had is given back by and by.
         let (_hog, reason) = until_some("it gets some", || {
-            let hog = with_card_memory(daemon);
+            let hog = daemon.observer();
+            hog.refusal(&ClientRequest::Dma(DmaRequest::Open), &[]);
             let (asked, reason) = ask_all(&hog, &request, with);
             (asked > 10).then_some((hog, reason))
         });

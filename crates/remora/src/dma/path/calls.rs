@@ -29,17 +29,14 @@ pub struct ByFile {
 }
 
 impl ProcessVm {
-    /// The memory of an application of the same user.
+    /// The memory of an application of the same user, which is not looked at: whether it is there
+    /// is found by the first copy.
     ///
     /// # Errors
     /// The system does not permit to read it.
     pub fn of(application: &Application) -> io::Result<ProcessVm> {
         let Application { pid, addr, len, .. } = *application;
-        let path = ProcessVm { application: Image::of(pid)?, addr, len };
-        let probe = Buffer::new(1).map_err(io::Error::other)?;
-        let part = Part::new(&probe, 0, 1).map_err(io::Error::other)?;
-        whole(part, |part, _| sys::read_process(pid, addr, part))?;
-        Ok(path)
+        Ok(ProcessVm { application: Image::reached(pid)?, addr, len })
     }
 
     fn pid(&self) -> i32 {
@@ -190,4 +187,19 @@ fn whole(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who sets a path up does not wait for a page that the application's own server provides.
+    #[test]
+    fn a_process_is_reached_without_a_look_at_its_memory() {
+        let pid = std::process::id() as i32;
+        let nowhere = Application { pid, addr: 4096, len: 8, file: None };
+        let mut path = ProcessVm::of(&nowhere).unwrap();
+        let card = Buffer::new(8).unwrap();
+        assert!(path.to_card(0, &card, 0, 8).is_err() && path.to_host(&card, 0, 0, 8).is_err());
+    }
 }

@@ -1,5 +1,5 @@
-//! What admits a module to be compiled: that it is valid, that the card offers its instructions, and
-//! that a node can afford to compile it. `compile_cost` says what that costs.
+//! Whether a module is compiled: it has to be valid, the card has to offer its instructions, and a
+//! node has to afford compiling it. `compile_cost` says what that costs.
 
 use std::collections::BTreeSet;
 

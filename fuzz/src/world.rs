@@ -1,11 +1,11 @@
 //! World files, and the files of other simulators. Any text is either refused with the place of its
 //! mistake, or is a world whose flows fit its network, and which can be run.
 
-use remora_sim::experiment::{Experiment, Overrides};
 use remora_sim::flows::{Cluster, ClusterError, Flow, Sizes};
 use remora_sim::format::{goal, hpcc, htsim};
 use remora_sim::net::time::{MS, US};
 use remora_sim::net::{LineRate, Star, Topology};
+use remora_sim::world_file::{Experiment, Overrides};
 
 use crate::seeds::Seed;
 

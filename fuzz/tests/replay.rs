@@ -2,9 +2,6 @@
 //!
 //! `REMORA_FUZZ_SEED` and `REMORA_FUZZ_ROUNDS` choose the inputs; `./ci.sh fuzz` sets them.
 
-#[path = "../../crates/nic/tests/judges/split_mix.rs"]
-mod split_mix;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -15,9 +12,9 @@ use remora_fuzz::{
     kernel_counters, module_counters, session_counters, socket_answers,
 };
 use remora_nic::Counters;
+use remora_nic::split_mix::SplitMix;
 use remora_nic::wire::opcode::TABLE;
 use remora_nic::wire::{Dialect, Malformed, Op, Packet};
-use split_mix::Random;
 
 #[test]
 fn every_target_survives_its_corpus() {
@@ -35,7 +32,7 @@ fn every_target_survives_mutations_and_noise() {
     for target in TARGETS {
         let corpus = corpus(target);
         for seed in first..first.saturating_add(rounds.div_ceil(target.cost)) {
-            let data = Random(seed).input(&corpus, target.max_len);
+            let data = Random::new(seed).input(&corpus, target.max_len);
             attempt(target, &data, &format!("REMORA_FUZZ_SEED={seed} REMORA_FUZZ_ROUNDS=1"));
         }
     }
@@ -94,7 +91,7 @@ fn inputs_for_packet_reach_every_op_code_and_every_refusal() {
     let mut parsed = BTreeSet::new();
     let mut refused = BTreeSet::new();
     for seed in 1..20_000 {
-        let data = Random(seed).input(&corpus, target.max_len);
+        let data = Random::new(seed).input(&corpus, target.max_len);
         for dialect in [Dialect::STANDARD, Dialect::KERNELS, Dialect::all()] {
             let outcome = Packet::bth(&data).and_then(|bth| {
                 let op = Op::lookup(bth.opcode, dialect);
@@ -141,7 +138,7 @@ fn inputs_for_descriptor_reach_what_an_engine_does() {
     let mut sums = BTreeMap::new();
     for seed in 1..20_000 / target.cost {
         for (name, value) in
-            descriptor_counters(&Random(seed).input(&corpus, target.max_len)).iter()
+            descriptor_counters(&Random::new(seed).input(&corpus, target.max_len)).iter()
         {
             *sums.entry(name).or_insert(0) += value;
         }
@@ -158,7 +155,7 @@ fn inputs_for_socket_get_every_answer() {
     let corpus = corpus(target);
     let mut sums = BTreeMap::new();
     for seed in 1..20_000 / target.cost {
-        for (name, value) in socket_answers(&Random(seed).input(&corpus, target.max_len)) {
+        for (name, value) in socket_answers(&Random::new(seed).input(&corpus, target.max_len)) {
             *sums.entry(name).or_insert(0) += value;
         }
     }
@@ -211,7 +208,7 @@ fn counted(name: &str, run: fn(&[u8]) -> Counters) -> BTreeMap<&'static str, u64
     let corpus = corpus(target);
     let mut sums = BTreeMap::new();
     for seed in 1..20_000 / target.cost {
-        for (name, value, _) in run(&Random(seed).input(&corpus, target.max_len)).iter() {
+        for (name, value, _) in run(&Random::new(seed).input(&corpus, target.max_len)).iter() {
             *sums.entry(name).or_default() += value;
         }
     }
@@ -327,7 +324,18 @@ fn setting(name: &str, default: u64) -> u64 {
     })
 }
 
+/// Random inputs.
+struct Random(SplitMix);
+
 impl Random {
+    fn new(seed: u64) -> Random {
+        Random(SplitMix::new(seed))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0.number()
+    }
+
     /// A number below `limit`, which is not 0.
     fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize

@@ -3,22 +3,21 @@
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
+use remora::nic::split_mix::SplitMix;
+
 /// A generator of pseudo-random numbers that gives the same sequence each time.
 #[derive(Clone, Debug)]
-pub struct Draws(u64);
+pub struct Draws(SplitMix);
 
 impl Draws {
     /// The numbers of `seed`.
     pub fn new(seed: u64) -> Draws {
-        Draws(seed)
+        Draws(SplitMix::new(seed))
     }
 
-    /// The next number: SplitMix64.
+    /// The next number.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let a = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let b = (a ^ a >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        b ^ b >> 31
+        self.0.number()
     }
 
     /// One of the values, each with the same probability.

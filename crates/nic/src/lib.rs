@@ -26,7 +26,7 @@
 //!    pair 1, which carries it.
 //! 10. What its driver sets and learns: [`config`], [`time`], [`event`], [`counters`] and
 //!     [`incident`], which says why a request was refused or failed; `silence`: what it finds out
-//!     of peers that do not answer.
+//!     of peers that do not answer. [`split_mix`]: numbers for worlds and tests.
 //!
 //! How the transport behaves is tested in simulated worlds: `crates/sim/tests/`.
 //!
@@ -61,6 +61,7 @@ mod rate;
 mod scheduler;
 pub mod service_level;
 mod silence;
+pub mod split_mix;
 mod staging;
 mod table;
 pub mod time;

@@ -3,15 +3,13 @@
 //!
 //! `REMORA_SKIP_JUDGES=1` skips these tests, for machines where the two cannot be installed.
 
-#[path = "judges/split_mix.rs"]
-mod split_mix;
-
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use remora_nic::Psn;
+use remora_nic::split_mix::SplitMix;
 use remora_nic::wire::icrc::{Flow, Icrc, IcrcChecker};
 use remora_nic::wire::ip::{Ipv4, Ipv6, Udp};
 use remora_nic::wire::opcode::{Follows, TABLE};
@@ -20,7 +18,6 @@ use remora_nic::wire::{
     Packet, ROCE_PORT, Reth, Transport, Xrceth,
 };
 use serde_json::{Map, Value, json};
-use split_mix::Random;
 
 const INSTALL: &str = "`./ci.sh setup` installs it; REMORA_SKIP_JUDGES=1 skips the judges";
 
@@ -161,7 +158,7 @@ fn atomic_fields(atomic: &AtomicEth) -> Value {
 /// Every op-code with every payload length that it can have, over IPv4 and IPv6. All other fields
 /// are random.
 fn cases() -> Vec<Case> {
-    let mut random = Random(1);
+    let mut random = Random(SplitMix::new(1));
     let mut cases = Vec::new();
     for row in TABLE.iter().filter(|row| is_known_elsewhere(row)) {
         let op = Op::lookup(row.code, row.dialect).expect("a row of the table");
@@ -179,7 +176,14 @@ fn cases() -> Vec<Case> {
     cases
 }
 
+/// Random packets.
+struct Random(SplitMix);
+
 impl Random {
+    fn next(&mut self) -> u64 {
+        self.0.number()
+    }
+
     fn bit(&mut self) -> bool {
         self.next() & 1 == 1
     }

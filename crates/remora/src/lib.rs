@@ -85,7 +85,7 @@
 //!   and [`interface`] finds the address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
 //!   files for it; [`sock_diag`], who owns a socket, and [`unix_names`], what others are called;
-//!   [`rarely`] keeps answers that take time to make;
+//!   [`rarely`] keeps answers that take time to make, and [`calendar`] has dates;
 //!   `environment` reads variables, and `text` makes words from elsewhere fit to be printed.
 //!
 //! `docs/architecture.md` says in which order to read the code. A table in CONTRIBUTING.md says
@@ -99,6 +99,7 @@ mod attach;
 mod background;
 mod block_on;
 mod by_number;
+pub mod calendar;
 pub mod chain;
 pub mod channel;
 mod clock;

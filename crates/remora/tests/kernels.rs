@@ -1,11 +1,14 @@
 //! Kernels between two devices of one process, over real sockets.
 
+#[path = "support/numbers.rs"]
+mod numbers;
 mod support;
 #[path = "support/until.rs"]
 mod until;
 
 use std::time::Duration;
 
+use numbers::{is_lower, lower, numbers};
 use remora::kernel::builtin::{self, RemoteTable};
 use remora::kernel::{
     AsyncProgram, Bound, CallFailure, CallStatus, Context, DeployError, Deployment, Header,
@@ -16,7 +19,7 @@ use remora::nic::qp::Mtu;
 use remora::nic::queue::{Data, Opcode, SendFlags, SendOp, SendRequest, Status, WorkKind};
 use remora::offload::kernel::builtin::column::Column;
 use remora::offload::kernel::builtin::{
-    aggregate, consistency, filter, get, hyperloglog, opcode, shuffle, traversal,
+    aggregate, consistency, get, hyperloglog, opcode, shuffle, traversal,
 };
 use remora::offload::kernel::{Passing, TapIo, Verdict};
 use remora::{ConnectionParams, MemoryRegion};
@@ -24,12 +27,6 @@ use support::{end, pair};
 use until::until_some;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn numbers(n: u64) -> (Vec<u64>, Vec<u8>) {
-    let numbers: Vec<u64> = (0..n).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20).collect();
-    let bytes = numbers.iter().flat_map(|v| v.to_le_bytes()).collect();
-    (numbers, bytes)
-}
 
 #[test]
 fn a_value_is_fetched_in_one_call() {
@@ -183,15 +180,7 @@ fn streams_are_worked_on_as_they_arrive() {
     b.memory.read_at(0, &mut stored).unwrap();
     assert!(stored == bytes);
     // Filter: the result is longer than a chunk.
-    let params = filter::Params {
-        row_len: 8,
-        column: Column::u64(0),
-        compare: filter::Compare::Less,
-        operand: 1 << 43,
-        count_only: false,
-    };
-    let wanted: Vec<u8> =
-        numbers.iter().filter(|v| **v < 1 << 43).flat_map(|v| v.to_le_bytes()).collect();
+    let (params, wanted) = (is_lower(), lower(&numbers));
     let mut got = Vec::new();
     builtin::filter_rows(&mut client, &params, stream, &mut got).unwrap();
     assert!(got == wanted, "{} of {} bytes", got.len(), wanted.len());

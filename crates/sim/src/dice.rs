@@ -1,11 +1,12 @@
 //! The only source of chance: all random choices of a world come from its seed.
 //!
-//! [`Dice`] is for a world's choices; [`Mix`] is a cheap stream for what each packet draws.
+//! [`Dice`] is for a world's choices; [`SplitMix`] is a cheap stream for what each packet draws.
 
 use core::ops::RangeInclusive;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
+pub use remora_nic::split_mix::{SplitMix, mix};
 
 /// A stream of random choices, determined by a seed.
 #[derive(Clone, Debug)]
@@ -80,39 +81,6 @@ impl Dice {
             items.swap(i, self.below(i as u64 + 1) as usize);
         }
     }
-}
-
-/// A stream of random numbers that costs two multiplications a number, for what each packet draws:
-/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA '14).
-#[derive(Clone, Copy, Debug)]
-pub struct Mix(u64);
-
-impl Mix {
-    /// The stream of `seed`.
-    pub fn new(seed: u64) -> Mix {
-        Mix(seed)
-    }
-
-    /// A random number.
-    #[inline]
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-
-    /// A number from 0 up to, but without, 1.
-    #[inline]
-    pub fn fraction(&mut self) -> f64 {
-        (self.number() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
-/// A number whose bits all depend on all bits of `n`: the finalizer of SplitMix64.
-#[inline]
-pub fn mix(n: u64) -> u64 {
-    let n = (n ^ n >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let n = (n ^ n >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    n ^ n >> 31
 }
 
 /// Bytes determined by `seed`, different for different seeds.

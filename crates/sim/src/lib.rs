@@ -27,7 +27,7 @@
 //!    leave on a card. [`check`]: its judges.
 //! 5. `run`: the phases of a random world, and how long a healed one may take.
 //! 6. [`flows`]: workloads, the threads that run them, and reports. [`format`](mod@format): files of
-//!    other simulators. [`experiment`]: all of it from a world file. `units`: numbers with units.
+//!    other simulators. [`world_file`]: all of it from a world file. `units`: numbers with units.
 //!    `percentile`: percentiles of results.
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,6 @@ pub mod chain;
 pub mod check;
 pub mod dice;
 pub mod endpoint;
-pub mod experiment;
 pub mod faults;
 pub mod figure;
 pub mod flows;
@@ -65,6 +64,7 @@ mod stores;
 mod traffic;
 mod units;
 pub mod world;
+pub mod world_file;
 
 /// The Rust of docs/worlds.md is run by the tests.
 #[cfg(doctest)]

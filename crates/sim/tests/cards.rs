@@ -1,10 +1,10 @@
 //! Hosts whose cards' hardware takes time, beside each other in one world.
 
-use remora_sim::experiment::{Experiment, Mistake, Overrides};
 use remora_sim::flows::{Cluster, Content, Flow, Report, Sizes, Transport, incast, poisson};
 use remora_sim::hardware::{CardTime, PROFILES, Profile};
 use remora_sim::net::time::{NS, US};
 use remora_sim::net::{LeafSpine, LineRate, Ps, Star};
+use remora_sim::world_file::{Experiment, Mistake, Overrides};
 
 fn star(hosts: u32, card: &str) -> Cluster {
     let cluster = Cluster::new(Star { hosts, rate: LineRate::gigabits(100), delay: US }.topology());

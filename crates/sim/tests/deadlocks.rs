@@ -1,6 +1,6 @@
 //! Deadlocks of flow control: what is one, and that it is found.
 
-use remora_sim::dice::Mix;
+use remora_sim::dice::SplitMix;
 use remora_sim::flows::{Cluster, Flow, RecordOptions};
 use remora_sim::net::time::{MS, NEVER, US};
 use remora_sim::net::{BufferOptions, Cable, Change, LineRate, Node, PfcOptions, Topology};
@@ -98,7 +98,7 @@ fn a_record_of_what_stands_still_takes_no_time() {
 #[test]
 fn a_circle_that_dissolves_is_no_deadlock() {
     for seed in [1291, 1395] {
-        let mut random = Mix::new(seed);
+        let mut random = SplitMix::new(seed);
         let mut below = |n: u64| random.number() % n;
         let mut cluster = ring([1, 5, 10, 40, 100][below(5) as usize]);
         cluster.timeout = 20;

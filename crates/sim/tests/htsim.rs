@@ -1,8 +1,8 @@
 //! htsim's published results, beside the same matrices on the same trees: the time until the last
 //! flow has ended. docs/worlds.md says where they are from, and what is not the same.
 
-use remora_sim::experiment::{Experiment, Overrides};
 use remora_sim::net::time::US;
+use remora_sim::world_file::{Experiment, Overrides};
 
 /// The network that htsim's results are of: 16 hosts, trees of three tiers, 100 Gb/s and 1 µs a
 /// link; queues and marks as its `main_uec.cpp` computes them.

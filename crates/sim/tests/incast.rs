@@ -1,6 +1,6 @@
 //! Incasts of many more hosts than the queue before their target has room for packets.
 
-use remora_sim::experiment::{Experiment, Overrides};
+use remora_sim::world_file::{Experiment, Overrides};
 
 /// The example, with a transport.
 fn large_incast(transport: &str) -> Experiment {

@@ -3,6 +3,8 @@
 
 #[path = "support/echo.rs"]
 mod echo;
+#[path = "../../remora/tests/support/numbers.rs"]
+mod numbers;
 
 use core::time::Duration;
 
@@ -19,6 +21,7 @@ use remora_sim::kernel::{CALL, RESULT, WORD, kernel_pair};
 use remora_sim::pair::{A, B, Pair, PairOptions};
 
 use self::echo::echo;
+use self::numbers::{is_lower, lower, numbers};
 
 const OP: u64 = 0x77;
 
@@ -592,19 +595,13 @@ fn consistency_reads_again_until_the_checksum_matches() {
     t.tear_down();
 }
 
-fn values(n: u64) -> (Vec<u64>, Vec<u8>) {
-    let values: Vec<u64> = (0..n).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20).collect();
-    let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    (values, bytes)
-}
-
 #[test]
 fn hyperloglog_counts_by_rpc_write_and_as_a_bump_in_the_wire() {
     let mut t = pair();
     let kernel = hyperloglog::HyperLogLog::new(12);
     let make = kernel.clone();
     t.deploy(B, OP, move |context| make.clone().run(context)).unwrap();
-    let (_, bytes) = values(20_000);
+    let (_, bytes) = numbers(20_000);
     let store = t.remote(B, 0).addr;
     let add = hyperloglog::Params { ask: hyperloglog::Ask::Add, precision: 0, store }.to_bytes();
     let (status, report) = t.call_and_wait(OP, &add, &bytes, 100);
@@ -641,7 +638,7 @@ fn shuffle_partitions_by_rpc_write_and_by_plain_write() {
     let mut t = pair();
     let kernel = shuffle::Shuffles::new();
     t.deploy_program(B, OP, kernel.program()).unwrap();
-    let (numbers, bytes) = values(10_000);
+    let (numbers, bytes) = numbers(10_000);
     let address = t.remote(B, 0).addr;
     let mut sizes = vec![0; 1024];
     numbers.iter().for_each(|v| sizes[(v & 1023) as usize] += 1);
@@ -680,7 +677,7 @@ fn shuffle_partitions_by_rpc_write_and_by_plain_write() {
 fn shuffle_sends_partitions_from_where_the_values_are() {
     let mut t = pair();
     t.deploy(A, OP, shuffle_send::shuffle_send).unwrap();
-    let (numbers, bytes) = values(4000);
+    let (numbers, bytes) = numbers(4000);
     t.set(A, 0, &bytes);
     t.set(A, WORD, &[0; 16]);
     let (address, qpn) = (t.remote(A, 0).addr, t.ends[A].qpn);
@@ -736,16 +733,8 @@ fn filter_and_aggregate_process_streams() {
     let mut t = pair();
     t.deploy(B, OP, filter::filter).unwrap();
     t.deploy(B, OP + 1, aggregate::aggregate).unwrap();
-    let (numbers, bytes) = values(25_000);
-    let params = filter::Params {
-        row_len: 8,
-        column: Column::u64(0),
-        compare: filter::Compare::Less,
-        operand: 1 << 43,
-        count_only: false,
-    };
-    let wanted: Vec<u8> =
-        numbers.iter().filter(|v| **v < 1 << 43).flat_map(|v| v.to_le_bytes()).collect();
+    let (numbers, bytes) = numbers(25_000);
+    let (params, wanted) = (is_lower(), lower(&numbers));
     let got = t.call_and_wait(OP, &params.to_bytes(), &bytes, 200_000);
     assert_eq!(got.0, Some(CallStatus::OK));
     assert!(got.1 == wanted, "{} of {} bytes", got.1.len(), wanted.len());
@@ -761,14 +750,7 @@ fn filter_and_aggregate_process_streams() {
     assert_eq!(groups[3].sum, of_three.iter().map(|v| i128::from(*v)).sum());
     assert_eq!(Some(&groups[3].max), of_three.iter().max());
     // As a receive kernel: matching rows lie one after the other.
-    let params = filter::Params {
-        row_len: 8,
-        column: Column::u64(0),
-        compare: filter::Compare::Less,
-        operand: 1 << 43,
-        count_only: false,
-    };
-    let tap = Box::new(filter::FilterTap::new(params));
+    let tap = Box::new(filter::FilterTap::new(is_lower()));
     let tap = t.kernels(B, |kernels, _| kernels.add_tap(vec![], tap));
     let key = t.regions[B].key;
     t.world.hosts[B].nic.bind_kernel(Bound::Region(key), tap).unwrap();

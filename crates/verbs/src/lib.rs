@@ -10,7 +10,8 @@
 //! - [`process`] holds the state of a process and says what `fork` does to it; [`cards`] opens its
 //!   cards, and `farewell` is what is done when it ends.
 //! - [`ibverbs`] and [`rdmacm`] are the two libraries; [`rsocket`] is built on [`rdmacm`].
-//! - `card` is one card, `pool` the memory behind handles, and `log` what the library logs.
+//! - `card` is one card, `pool` the memory behind handles, and `log` what the library logs. `sleep`
+//!   is how calls of both libraries wait, and what signals do to that.
 //! - `sysfs` makes the files that stand for `/sys/class/infiniband`; `preload` says where they are.
 //!
 //! Handles are pointers to structs that begin with the C struct of the header; programs read its
@@ -33,4 +34,5 @@ mod rsocket;
 #[cfg(test)]
 #[path = "../../remora/tests/support/skips.rs"]
 mod skips;
+mod sleep;
 pub mod sysfs;

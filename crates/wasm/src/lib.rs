@@ -32,6 +32,7 @@
 //! [`Context`]: remora_offload::kernel::Context
 #![warn(missing_debug_implementations)]
 
+mod admission;
 mod bulk;
 mod compile_cost;
 mod engine;
@@ -44,7 +45,6 @@ mod linked;
 mod loan;
 mod module;
 mod program;
-mod survey;
 mod tap;
 
 pub use error::LoadError;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use remora_offload::kernel::{LoadRefusal, Loadable, MemoryShare, ModuleLimits, Program, Tap};
 use wasmtime::{ExternType, Linker, ValType};
 
+use crate::admission::admit;
 use crate::engine::Host;
 use crate::error::LoadError;
 use crate::guest::{ELEMENT, Guest};
@@ -12,7 +13,6 @@ use crate::imports;
 use crate::limits::MODULE_MAX;
 use crate::linked::Linked;
 use crate::program::ModuleProgram;
-use crate::survey::survey;
 use crate::tap::ModuleTap;
 
 /// Bytes of a page of a guest's memory.
@@ -102,7 +102,7 @@ impl Module {
         let most = share.as_ref().map_or(usize::MAX, |share| share.limit());
         let memory = limits.memory.min(ModuleLimits::MEMORY_MAX).min(most);
         let limits = ModuleLimits { memory, ..limits };
-        let counted = survey(bytes)?.map(|counted| counted.rewrite(bytes)).transpose();
+        let counted = admit(bytes)?.map(|counted| counted.rewrite(bytes)).transpose();
         let counted = counted.map_err(|error| LoadError::Invalid(error.to_string()))?;
         let module = counted.as_deref().unwrap_or(bytes);
         let module = wasmtime::Module::from_binary(&host.engine, module)

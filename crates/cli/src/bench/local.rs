@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use super::report::{Options, report};
-use super::row::{Case, Run, Target, measure};
+use super::row::{Case, Run, Target};
 use crate::child;
 
 /// Measures shared memory between two cards.
@@ -21,12 +21,7 @@ const STREAM: &str = "bw --size 1M --mtu 4096 --qps 1 --depth 16";
 impl Local {
     pub(super) fn run(&self) -> Result<()> {
         let (runs, seconds) = if self.options.quick { (3, "0.1") } else { (9, "0.4") };
-        let mut rows = Vec::new();
-        for case in cases(seconds) {
-            if case.name.contains(&self.options.only) {
-                rows.push(measure(case, runs)?);
-            }
-        }
+        let rows = self.options.measure(cases(seconds), runs)?;
         report(&rows, "`embedded_local_lat_8B`", &self.options)
     }
 }

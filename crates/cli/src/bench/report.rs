@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::figure::Figure;
 use super::page::{self, levels};
-use super::row::Row;
+use super::row::{Case, Row, measure};
 use crate::output;
 
 /// Options of every benchmark.
@@ -31,6 +31,47 @@ pub(super) struct Options {
     /// Use the instructions of a lesser processor: v2, v3 (AVX2) or v4 (AVX-512)
     #[arg(long, value_name = "LEVEL", env = cpu::VARIABLE, value_parser = Level::named)]
     pub(super) cpu: Option<Level>,
+}
+
+impl Options {
+    /// Is what has this name to be measured?
+    pub(super) fn wants(&self, name: &str) -> bool {
+        name.contains(&self.only)
+    }
+
+    /// Measures those of the cases that are wanted, with so many runs of either side.
+    pub(super) fn measure<'a>(
+        &self,
+        cases: impl IntoIterator<Item = Case<'a>>,
+        runs: usize,
+    ) -> Result<Vec<Row>> {
+        self.measure_each(cases.into_iter().map(|case| (case, runs)))
+    }
+
+    /// As [`Options::measure`], of cases with numbers of runs of their own.
+    pub(super) fn measure_each<'a>(
+        &self,
+        cases: impl IntoIterator<Item = (Case<'a>, usize)>,
+    ) -> Result<Vec<Row>> {
+        let wanted = cases.into_iter().filter(|(case, _)| self.wants(case.name));
+        wanted.map(|(case, runs)| measure(case, runs)).collect()
+    }
+
+    /// Measures those of the figures that are wanted, by what `make` does with the second of each
+    /// pair. Each is shown as soon as it is there.
+    pub(super) fn figures<M>(
+        &self,
+        figures: impl IntoIterator<Item = (&'static str, M)>,
+        make: impl Fn(M) -> Result<Figure>,
+    ) -> Result<Vec<Figure>> {
+        let wanted = figures.into_iter().filter(|(id, _)| self.wants(id));
+        let measured = wanted.map(|(id, of)| {
+            let figure = make(of).with_context(|| format!("cannot measure {id}"))?;
+            figure.show();
+            Ok(figure)
+        });
+        measured.collect()
+    }
 }
 
 /// A row as it is written.

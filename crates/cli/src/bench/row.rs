@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// Measures one way once.
@@ -161,13 +161,13 @@ impl Row {
 }
 
 /// Runs both sides in turn, `runs` times each.
-pub(super) fn measure(mut case: Case<'_>, runs: usize) -> Result<Row> {
+pub(super) fn measure(case: Case<'_>, runs: usize) -> Result<Row> {
+    let Case { name, unit, peer, target, ours: mut our_way, theirs: mut their_way } = case;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..runs {
-        ours.push((case.ours)()?);
-        theirs.push((case.theirs)()?);
+        ours.push(our_way().with_context(|| format!("cannot measure {name}"))?);
+        theirs.push(their_way().with_context(|| format!("cannot measure {name}"))?);
     }
-    let Case { name, unit, peer, target, .. } = case;
     let ours = Spread::of(ours);
     let peer = PeerSide { name: peer.into(), spread: Spread::of(theirs) };
     let name = name.into();

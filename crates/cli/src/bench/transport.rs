@@ -8,7 +8,7 @@ use remora_sim::goodput::{LOSSES, goodput};
 
 use super::peers::Figure;
 use super::report::{Options, report};
-use super::row::{Case, Run, Target, measure};
+use super::row::{Case, Run, Target};
 use crate::child;
 
 /// TCP's settings to choose from: bytes of its buffers (0: the system's choice), and bytes of a
@@ -32,14 +32,10 @@ pub(super) struct Transport {
 impl Transport {
     pub(super) fn run(&self) -> Result<()> {
         let (runs, seconds) = if self.options.quick { (3, "0.1") } else { (9, "0.4") };
-        let is_wanted = |name: &str| name.contains(&self.options.only);
-        let mut rows = Vec::new();
-        for case in cases(seconds).into_iter().filter(|case| is_wanted(case.name)) {
-            rows.push(measure(case, runs)?);
-        }
-        for (name, loss) in GOODPUT.into_iter().zip(LOSSES).filter(|(name, _)| is_wanted(name)) {
-            rows.push(measure(simulated(name, loss), 1)?);
-        }
+        let mut rows = self.options.measure(cases(seconds), runs)?;
+        let lossy = GOODPUT.into_iter().zip(LOSSES);
+        let wanted = lossy.filter(|(name, _)| self.options.wants(name));
+        rows.extend(self.options.measure(wanted.map(|(name, loss)| simulated(name, loss)), 1)?);
         report(&rows, "`write_latency_8B`, `goodput_loss_1%`", &self.options)
     }
 }

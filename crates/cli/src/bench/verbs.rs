@@ -13,7 +13,7 @@ use clap::Args;
 use super::event_server::EventServer;
 use super::program::{Program, free_tcp_port, has_tcp_listener};
 use super::report::{Options, report};
-use super::row::{Case, Run, Target, measure};
+use super::row::{Case, Run, Target};
 use super::transport::{peer, writes};
 use crate::verbs::libraries::Libraries;
 use crate::verbs::program;
@@ -43,10 +43,8 @@ impl Verbs {
         let of_events = event_server.cases(if quick { "0.1" } else { "0.5" });
         let cases = cases(quick).into_iter().chain(of_events.map(|case| (case, 9)));
         let cases = cases.chain([(connections(), 3)]);
-        let mut rows = Vec::new();
-        for (case, runs) in cases.filter(|(case, _)| case.name.contains(&self.options.only)) {
-            rows.push(measure(case, if quick { runs.min(3) } else { runs })?);
-        }
+        let cases = cases.map(|(case, runs)| (case, if quick { runs.min(3) } else { runs }));
+        let rows = self.options.measure_each(cases)?;
         report(&rows, "`ib_write_lat_8B`", &self.options)
     }
 }

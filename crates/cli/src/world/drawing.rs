@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::Result;
-use remora_sim::experiment::Experiment;
 use remora_sim::flows::{Record, Report};
 use remora_sim::net::{Cable, LineRate, Node, Ps, Topology};
+use remora_sim::world_file::Experiment;
 
 use super::stages::tiers;
 

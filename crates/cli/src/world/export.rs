@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use remora::nic::wire::ROCE_PORT;
 use remora::pcap::Capture;
-use remora_sim::experiment::Experiment;
 use remora_sim::flows::{Record, RecordOptions, Report};
 use remora_sim::format::{hpcc, hpcc_out};
 use remora_sim::net::time::{NS, US};
 use remora_sim::net::{Change, Link, Node, Ps};
+use remora_sim::world_file::Experiment;
 
 use super::load::{self, Chosen};
 use crate::output::{counted, grouped};

@@ -1,5 +1,5 @@
 //! Opens world files, shows the mistakes in them, runs what they say, and writes figures and pages.
-//! [`remora_sim::experiment`] parses what a file says.
+//! [`remora_sim::world_file`] parses what a file says.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use remora::offload::chain::text::Diagnostic;
 use remora::printable;
-use remora_sim::experiment::{Experiment, Mistake, Overrides};
 use remora_sim::flows::Report;
 use remora_sim::net::time::NEVER;
+use remora_sim::world_file::{Experiment, Mistake, Overrides};
 use serde::Serialize;
 
 use super::progress::Progress;

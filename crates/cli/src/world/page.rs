@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use remora_sim::experiment::Experiment;
 use remora_sim::flows::{Record, Report};
 use remora_sim::net::Ps;
 use remora_sim::net::time::US;
+use remora_sim::world_file::Experiment;
 
 use super::drawing;
 use super::plots::{Line, Plot};

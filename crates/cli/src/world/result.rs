@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use remora::printable;
-use remora_sim::experiment::Experiment;
 use remora_sim::flows::{Deadlock, Report, SizeClass};
 use remora_sim::net::Ps;
 use remora_sim::net::time::US;
+use remora_sim::world_file::Experiment;
 use serde::{Serialize, Serializer};
 
 use super::settings::Settings;

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use remora_sim::experiment::Experiment;
 use remora_sim::flows::{MessageWaits, Report};
 use remora_sim::net::time::US;
 use remora_sim::net::{Cable, Node, Ps, Topology, Usage};
+use remora_sim::world_file::Experiment;
 use serde::Serialize;
 
 /// The links from one tier of the network to another.

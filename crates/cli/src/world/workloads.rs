@@ -1,10 +1,10 @@
 //! What each workload of a world has come to.
 
-use remora_sim::experiment::{Experiment, Workload};
 use remora_sim::flows::{Flow, Report};
 use remora_sim::net::Ps;
 use remora_sim::net::time::US;
 use remora_sim::percentile;
+use remora_sim::world_file::{Experiment, Workload};
 use serde::Serialize;
 
 /// What a workload has come to; times are in µs.

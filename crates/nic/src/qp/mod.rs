@@ -4,14 +4,15 @@
 //!   what it is made with, and its present properties.
 //! - Sending: `post` writes elements into the rings; `judge` checks them, `requester` turns them
 //!   into packets, `window` and the policies of `congestion` say how many may be outstanding;
-//!   `left` is what a message has left to send.
+//!   `send_progress` is what a message has left to send, and what it waits for.
 //! - Receiving: `incoming` hands a packet to the part that it is for. `completer` takes the answers
 //!   of the peer; `responder` carries out its requests, `receive` fills receive elements, `answers`
 //!   answers READs and atomics, `acknowledge` acknowledges the rest. `retry` counts retries and
 //!   gives up.
 //! - Other services: `datagram` receives for UC and UD, `xrc` is what XRC does besides.
 //! - What goes wrong: `refusal` says why something is not carried out, `flush` how work ends in
-//!   ERROR, `congestion` what marks, delays and losses do; `shortest` is the least delay of late.
+//!   ERROR, `congestion` what marks, delays and losses do; `shortest_round_trip` is that
+//!   of late.
 //! - A network that loses and reorders: `lossy`, between cards that have agreed on it.
 //! - A peer on the same card: `direct`.
 //! - Chains: `order` has WAIT and ENABLE, `loop_back` a peer on the same card, `limits` the limits
@@ -31,7 +32,6 @@ mod incoming;
 pub(crate) mod info;
 mod judge;
 mod kernel;
-mod left;
 mod limits;
 mod loop_back;
 mod lossy;
@@ -42,7 +42,8 @@ mod refusal;
 mod requester;
 mod responder;
 mod retry;
-mod shortest;
+mod send_progress;
+mod shortest_round_trip;
 pub mod state;
 mod window;
 mod xrc;
@@ -50,11 +51,11 @@ mod xrc;
 pub use crate::congestion::Congestion;
 pub use congestion::{Dcqcn, Dctcp};
 pub use info::{QpInfo, QpInit};
-pub use left::SendProgress;
 pub use lossy::LOSSY_HOT_BYTES;
 pub use post::PostError;
 pub(crate) use post::post;
 pub use retry::rnr_delay;
+pub use send_progress::SendProgress;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
 pub use window::Window;
 

@@ -9,7 +9,8 @@ use crate::rig::{A, B, Fate, Rig, Settings};
 const ROUNDS: u64 = 12;
 const LEN: u32 = 5000;
 
-/// Loses one packet in twenty, and delays one in ten by up to 5 µs. (The generator is SplitMix64.)
+/// Loses one packet in twenty, and delays one in ten by up to 5 µs. (SplitMix64
+/// without its last step, so that the seeds stay those of these storms.)
 fn storm(rig: &mut Rig, seed: u64) {
     let mut state = seed;
     rig.rule(move |_| {

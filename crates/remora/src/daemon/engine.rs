@@ -38,7 +38,7 @@ use crate::event::Event;
 use crate::memory::memfd;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
 use crate::rarely::Rarely;
-use crate::shared::arena::{DATA, PAGE};
+use crate::shared::arena::DATA;
 use crate::shared::completions::ring_len;
 use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue};
 use crate::wake_socket::Wake;
@@ -629,7 +629,7 @@ impl Engine {
 
     /// Takes a part of a session's arena, if it has one and its user may have so much.
     fn take_bytes(&mut self, session: u16, len: usize) -> Option<usize> {
-        self.room_for_bytes(session, len.checked_next_multiple_of(PAGE)? as u64).ok()?;
+        self.room_for_bytes(session, Parts::taken_by(len) as u64).ok()?;
         self.session(session)?.take(len)
     }
 

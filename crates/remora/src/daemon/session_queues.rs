@@ -27,7 +27,7 @@ use crate::event::Event;
 use crate::memory::{Buffer, memfd};
 use crate::message::{Loan, Object, Quotas, encode};
 use crate::rarely::Rarely;
-use crate::shared::arena::{PAGE, QUEUES_MAX};
+use crate::shared::arena::QUEUES_MAX;
 use crate::shared::completions::ring_len;
 use crate::shared::{
     Arena, CompletionProducer, Doorbells, EventProducer, Notice, Parts, WorkQueue, WorkQueueState,
@@ -133,7 +133,7 @@ pub(super) type Ready = Option<(u64, Option<dma::Piece>)>;
 #[derive(Debug, Default)]
 pub(super) struct Frees {
     by: Closer,
-    /// The parts of which it has done so.
+    /// Where the parts begin of which it has done so, and the bytes that they took.
     done: Arc<Mutex<Vec<(usize, usize)>>>,
 }
 
@@ -348,12 +348,12 @@ impl SessionQueues {
             return;
         }
         let (file, done) = (Arc::clone(&self.file), Arc::clone(&self.frees.done));
+        let bytes = Parts::taken_by(len);
         self.frees.by.run(move || {
-            let bytes = len.max(1).next_multiple_of(PAGE) as u64;
-            if let Err(error) = memfd::punch(file.as_fd(), at as u64, bytes) {
+            if let Err(error) = memfd::punch(file.as_fd(), at as u64, bytes as u64) {
                 tracing::error!(%error, "cannot give memory of an arena back");
             }
-            done.lock().unwrap_or_else(PoisonError::into_inner).push((at, len));
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((at, bytes));
         });
     }
 
@@ -370,17 +370,15 @@ impl SessionQueues {
 
     /// Bytes of the arena that are in use.
     pub(super) fn arena_bytes(&self) -> u64 {
-        let freed = self.frees.done();
-        let freed =
-            freed.iter().map(|(_, len)| (*len).max(1).next_multiple_of(PAGE)).sum::<usize>();
+        let freed: usize = self.frees.done().iter().map(|(_, bytes)| bytes).sum();
         (self.parts.used() - freed) as u64
     }
 
     /// Notes the parts that are free by now.
     fn note_freed(&mut self) {
         let freed = mem::take(&mut *self.frees.done());
-        for (at, len) in freed {
-            self.parts.give_back(at, len);
+        for (at, bytes) in freed {
+            self.parts.give_back(at, bytes);
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use remora_nic::Time;
+use remora_nic::split_mix::{SplitMix, mix};
 
 use super::{Direction, ImpairCounters, Impairments, REORDER_MIN, Rule, Share};
 
@@ -147,37 +148,26 @@ impl Line {
     }
 }
 
-/// Numbers at random (SplitMix64, whose every seed is good).
+/// Numbers at random.
 #[derive(Clone, Debug)]
-struct Draws {
-    state: u64,
-}
+struct Draws(SplitMix);
 
 impl Draws {
-    const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-
     /// The draws of one of a seed's lines. They begin at a place that is mixed: states some steps
     /// apart give the same numbers, only later.
     fn new(seed: u64, line: u64) -> Draws {
-        Draws { state: mix(mix(seed).wrapping_add(line)) }
+        Draws(SplitMix::new(mix(mix(seed).wrapping_add(line))))
     }
 
     /// A number of 32 bits.
     fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(Draws::STEP);
-        mix(self.state) >> 32
+        self.0.number() >> 32
     }
 
     /// Does this packet belong to the share? No number is drawn for a share of none.
     fn falls_into(&mut self, share: Share) -> bool {
         share != Share::NONE && share.has(self.next())
     }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -34,10 +34,15 @@ impl Parts {
         self.len
     }
 
+    /// The bytes that a part of `len` takes: whole pages, one at least.
+    pub fn taken_by(len: usize) -> usize {
+        len.max(1).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
+    }
+
     /// Takes `len` bytes, rounded up to pages; returns where they begin. `None`: no free range is
     /// that long.
     pub fn take(&mut self, len: usize) -> Option<usize> {
-        let len = len.max(1).checked_next_multiple_of(PAGE)?;
+        let len = Parts::taken_by(len);
         let (&start, &end) = self.free.iter().find(|(start, end)| *end - *start >= len)?;
         self.free.remove(&start);
         if end - start > len {
@@ -61,13 +66,13 @@ impl Parts {
         self.free.iter().map(|(from, to)| *from..*to)
     }
 
-    /// Gives back what [`Parts::take`] gave out as `len` bytes at `start`; returns its pages, which
-    /// the caller punches out of the file.
+    /// Gives back what [`Parts::take`] gave out as `len` bytes at `start`. The caller punches its
+    /// pages out of the file.
     ///
     /// # Panics
     /// If some of it is free: the daemon has then lost count of its own objects.
-    pub fn give_back(&mut self, start: usize, len: usize) -> Range<usize> {
-        let end = start + len.max(1).next_multiple_of(PAGE);
+    pub fn give_back(&mut self, start: usize, len: usize) {
+        let end = start + Parts::taken_by(len);
         let before = self.free.range(..end).next_back().map(|(start, end)| (*start, *end));
         assert!(before.is_none_or(|(_, before)| before <= start), "a part is given back twice");
         let (mut from, mut to) = (start, end);
@@ -79,7 +84,6 @@ impl Parts {
         }
         self.free.insert(from, to);
         self.used -= end - start;
-        start..end
     }
 }
 
@@ -96,7 +100,8 @@ mod tests {
         assert_eq!((a, b, c), (DATA, DATA + PAGE, DATA + 3 * PAGE));
         assert_eq!(parts.used(), 5 * PAGE);
         assert_eq!(parts.take(4 * PAGE), None, "no room in one piece");
-        assert_eq!(parts.give_back(b, 2 * PAGE), b..c);
+        parts.give_back(b, 2 * PAGE);
+        assert_eq!(parts.used(), 3 * PAGE);
         assert_eq!(parts.take(PAGE), Some(b), "the first that fits");
         parts.give_back(a, 1);
         parts.give_back(c, PAGE + 1);

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::dice::Mix;
+use crate::dice::SplitMix;
 
 /// How long flows are: a list of lengths with the probability that a flow is not longer.
 ///
@@ -132,7 +132,7 @@ impl Sizes {
     }
 
     /// A random length in bytes.
-    pub fn draw(&self, random: &mut Mix) -> u64 {
+    pub fn draw(&self, random: &mut SplitMix) -> u64 {
         let at = random.fraction();
         let step = self.steps.partition_point(|(_, until)| *until <= at).min(self.steps.len() - 1);
         let (to, until) = self.steps[step];
@@ -153,7 +153,7 @@ mod tests {
     fn cache_follower_has_the_mean_that_its_source_states() {
         let sizes = Sizes::cache_follower();
         assert!((sizes.mean() - 718_204.9).abs() < 0.1, "{}", sizes.mean());
-        let mut random = Mix::new(3);
+        let mut random = SplitMix::new(3);
         let n = 200_000;
         let drawn: f64 = (0..n).map(|_| sizes.draw(&mut random) as f64).sum();
         assert!((drawn / f64::from(n) / sizes.mean() - 1.0).abs() < 0.01);
@@ -167,7 +167,7 @@ mod tests {
         {
             let sizes = Sizes::named(name).unwrap();
             assert!((sizes.mean() / mean - 1.0).abs() < 1e-6, "{name}: {}", sizes.mean());
-            let mut random = Mix::new(3);
+            let mut random = SplitMix::new(3);
             let drawn: f64 = (0..300_000).map(|_| sizes.draw(&mut random) as f64).sum();
             assert!((drawn / 300_000.0 / mean - 1.0).abs() < 0.02, "{name}: {drawn}");
         }

@@ -14,7 +14,7 @@ use super::NS;
 use super::parameter::{Ground, Parameter, Unit};
 use super::pcie::{Generation, Lanes, Link, MaxPayload};
 use super::port::{Bus, HostPort, PortTerms};
-use crate::dice::Mix;
+use crate::dice::SplitMix;
 
 /// Bytes of a work-queue element.
 const ELEMENT: u64 = 64;
@@ -321,12 +321,12 @@ struct StateCache {
     all: Vec<u32>,
     /// By queue pair: its place among all.
     places: BTreeMap<u32, usize>,
-    random: Mix,
+    random: SplitMix,
 }
 
 impl StateCache {
     fn new(room: usize) -> StateCache {
-        StateCache { room, all: Vec::new(), places: BTreeMap::new(), random: Mix::new(1) }
+        StateCache { room, all: Vec::new(), places: BTreeMap::new(), random: SplitMix::new(1) }
     }
 
     /// Is the state of this queue pair there? Otherwise it takes the place of another's.

@@ -1,7 +1,7 @@
 //! When a switch marks packets for congestion (ECN): by a step, as DCTCP has it, or as RED does.
 //! `engine` sets the mark in the packet.
 
-use crate::dice::Mix;
+use crate::dice::SplitMix;
 
 /// When packets are marked, by the queue that a packet meets.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -25,7 +25,7 @@ impl Marking {
 
     /// Is a packet marked that meets a queue of so many bytes?
     #[inline]
-    fn marks(&self, queue: u64, random: &mut Mix) -> bool {
+    fn marks(&self, queue: u64, random: &mut SplitMix) -> bool {
         if queue <= self.from_bytes {
             return false;
         }
@@ -39,7 +39,7 @@ impl Marking {
 
 /// Is a packet marked that meets a queue of so many bytes?
 #[inline]
-pub(super) fn marks(marking: &Option<Marking>, queue: u64, random: &mut Mix) -> bool {
+pub(super) fn marks(marking: &Option<Marking>, queue: u64, random: &mut SplitMix) -> bool {
     marking.as_ref().is_some_and(|marking| marking.marks(queue, random))
 }
 
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn marks_come_as_often_as_red_has_it() {
         let red = Some(Marking { from_bytes: 100, to_bytes: 300, most: 0.2 });
-        let mut random = Mix::new(1);
+        let mut random = SplitMix::new(1);
         let mut share = |queue| {
             let marked = (0..10_000).filter(|_| marks(&red, queue, &mut random)).count();
             marked as f64 / 10_000.0

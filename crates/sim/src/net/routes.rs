@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::paths::{Atlas, Paths};
 use super::time::{Ps, US};
 use super::topology::{Link, Node};
-use crate::dice::{Mix, mix};
+use crate::dice::{SplitMix, mix};
 
 /// Which of several equally short paths a packet takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,7 +44,7 @@ struct Flowlet {
 #[derive(Clone, Debug)]
 struct Chooser {
     salt: u64,
-    random: Mix,
+    random: SplitMix,
     /// Empty unless the routing is by flowlet.
     flowlets: Vec<Flowlet>,
 }
@@ -82,7 +82,7 @@ impl Routes {
                 Routing::Flowlet { .. } => vec![Flowlet::default(); FLOWLETS],
                 Routing::Ecmp | Routing::Spray => Vec::new(),
             };
-            Chooser { salt, random: Mix::new(salt), flowlets }
+            Chooser { salt, random: SplitMix::new(salt), flowlets }
         };
         let choosers = (0..switches).map(chooser).collect();
         let (atlas, paths) = (atlas.clone(), atlas.paths(links, (hosts, switches), Vec::new()));

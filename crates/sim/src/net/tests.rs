@@ -4,7 +4,7 @@ use super::deadlock::Paused;
 use super::pfc::LONGEST;
 use super::time::{NEVER, US};
 use super::*;
-use crate::dice::Mix;
+use crate::dice::SplitMix;
 
 /// A packet of `bytes` to `dst`.
 fn packet(dst: u32, bytes: u32, flow: u32) -> Packet {
@@ -89,7 +89,7 @@ fn one_event_a_hop_and_two_give_the_same() {
         let buffer = BufferOptions { marking, ..BufferOptions::default() };
         let options = NetOptions { classes, buffer, ..NetOptions::default() };
         let mut net = Net::new(&tree.topology(), &options).unwrap();
-        let mut random = Mix::new(9);
+        let mut random = SplitMix::new(9);
         for _ in 0..3000 {
             let n = random.number();
             let (src, dst) = ((n % 18) as u32, (n >> 8) as u32 % 18);
@@ -118,7 +118,7 @@ fn packets_wait_at_a_port_as_queueing_theory_says() {
     let options = NetOptions { buffer, ..NetOptions::default() };
     for load in [0.5, 0.8] {
         let mut net = Net::new(&topology.topology(), &options).unwrap();
-        let (mut random, mut waited, mut at) = (Mix::new(4), 0.0, 0.0);
+        let (mut random, mut waited, mut at) = (SplitMix::new(4), 0.0, 0.0);
         let service = 80_000.0;
         let alone = (3 * US + 80_000 + 2 * fast.time(1000)) as f64;
         for _ in 0..PACKETS {
@@ -327,7 +327,7 @@ fn flow_control_survives_cables_that_fail() {
     let buffer = BufferOptions { bytes: 100_000, ..BufferOptions::default() };
     for seed in 0..20 {
         let mut net = star(9, &NetOptions { buffer, pfc: Some(PFC), ..NetOptions::default() });
-        let mut random = Mix::new(seed);
+        let mut random = SplitMix::new(seed);
         for _ in 0..12 {
             let (n, down) = (random.number(), random.number() % (30 * US));
             let (link, at) = (1 + (n % 8) as u32, (n >> 8) % (120 * US));

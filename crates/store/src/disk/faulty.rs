@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use remora::nic::split_mix::SplitMix;
+
 use super::{Disk, File};
 
 /// A crash keeps or loses the bytes of an unsynced write in pieces of this size.
@@ -39,7 +41,7 @@ pub struct FaultyFile {
 
 #[derive(Debug)]
 struct Medium {
-    random: u64,
+    random: SplitMix,
     /// By number; numbers are not used again.
     inodes: Vec<Inode>,
     names: Names,
@@ -81,7 +83,7 @@ impl Faulty {
     #[must_use]
     pub fn new(seed: u64) -> Faulty {
         let state = Medium {
-            random: seed,
+            random: SplitMix::new(seed),
             inodes: Vec::new(),
             names: Names::new(),
             unsynced_names: Vec::new(),
@@ -227,18 +229,9 @@ enum Outcome {
 }
 
 impl Medium {
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     /// A number below `limit`.
     fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
+        self.random.number() % limit.max(1)
     }
 
     fn step(&mut self) -> io::Result<Outcome> {

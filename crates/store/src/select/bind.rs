@@ -1,5 +1,7 @@
 //! From the names of a predicate to places in a row: a schema and parameters are put in.
 
+use remora::calendar::Day;
+
 use super::condition::letters_key;
 use super::condition::{Compare, Form, NumberAt, PATTERN_MAX, RowCondition, TextAt, TextTest};
 use super::mistake::Mistake;
@@ -7,7 +9,7 @@ use super::parse::{self, Literal, Name, Predicate, Test, Tree, Value, Wanted};
 use super::regex::Regex;
 use super::schema::{Column, Schema, Type};
 use super::selection::{Aggregate, BytesAt, Output};
-use super::value::{Number, parse_date};
+use super::value::Number;
 
 /// Texts up to so many bytes are compared as numbers are.
 const LETTERS_MAX: u16 = 8;
@@ -110,11 +112,11 @@ impl Binder<'_> {
         };
         if column.of == Type::Date {
             let date = match self.written(literal)? {
-                Written::Text(text) | Written::Parameter(text) => parse_date(text),
+                Written::Text(text) | Written::Parameter(text) => Day::parse(text),
                 Written::Number(_) => None,
             };
-            let date = date.ok_or_else(|| wrong("a date, such as \"1994-01-31\""))?;
-            return Ok((date.into(), true));
+            let Day(days) = date.ok_or_else(|| wrong("a date, such as \"1994-01-31\""))?;
+            return Ok((days.into(), true));
         }
         let number = match self.written(literal)? {
             Written::Number(number) => Some(number),

@@ -2,11 +2,12 @@
 
 use std::fmt::{self, Write};
 
+use remora::calendar::Day;
 use thiserror::Error;
 
 use super::bind::number_at;
 use super::schema::{Column, Schema, Type};
-use super::value::{Number, parse_date, write_date, write_scaled};
+use super::value::{Number, write_scaled};
 
 /// Why fields are no row.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -93,7 +94,8 @@ impl Column {
                 return Ok(());
             }
             Type::Date => {
-                (parse_date(field).map(i128::from), "a date, such as 1994-01-31".to_owned())
+                let days = Day::parse(field).map(|Day(days)| days.into());
+                (days, "a date, such as 1994-01-31".to_owned())
             }
             Type::Decimal { scale, .. } => {
                 let exact = Number::parse(field).map(|number| number.floor(scale.into()));
@@ -157,7 +159,7 @@ impl Column {
     pub(super) fn write_number(&self, number: i128, f: &mut impl Write) -> fmt::Result {
         match self.of {
             Type::Date => match i32::try_from(number) {
-                Ok(days) => write_date(f, days),
+                Ok(days) => write!(f, "{}", Day(days)),
                 Err(_) => write!(f, "{number} days"),
             },
             Type::Decimal { scale, .. } => write_scaled(f, number, scale),

@@ -1,6 +1,7 @@
 //! Where a key may be.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+use remora::nic::split_mix::SplitMix;
 
 use crate::tablespace::TablespaceId;
 
@@ -65,13 +66,10 @@ impl Hash {
     }
 }
 
-/// The steps of SplitMix64.
+/// The number of SplitMix64 that the word is the seed of.
 #[inline]
 fn mix(word: u64) -> u64 {
-    let z = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ z >> 31
+    SplitMix::new(word).number()
 }
 
 /// Linear hashing: the bucket of `bits` among `count` buckets. Bucket `count` is next split off the

@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-#[path = "../../../nic/tests/judges/split_mix.rs"]
-mod split_mix;
-
-use split_mix::Random;
+use remora::nic::split_mix::SplitMix;
 
 use crate::judges::skip;
 use crate::{Client, PATIENCE, options, serve, shown};
@@ -148,7 +145,14 @@ fn options_in_any_order_are_those_of_redis() {
     assert_same("remora-options", requests.iter().map(String::as_str));
 }
 
+/// Random requests.
+struct Random(SplitMix);
+
 impl Random {
+    fn next(&mut self) -> u64 {
+        self.0.number()
+    }
+
     fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
@@ -220,7 +224,7 @@ impl Random {
 /// What is done with bits is what Redis does, whatever the values are.
 #[test]
 fn bits_are_those_of_redis() {
-    let mut random = Random(7);
+    let mut random = Random(SplitMix::new(7));
     let requests: Vec<String> = (0..20_000).map(|_| random.request()).collect();
     assert_same("remora-bits", requests.iter().map(String::as_str));
 }

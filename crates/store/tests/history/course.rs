@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
+use remora::nic::split_mix::SplitMix;
+
 use super::value::LONG;
 use super::{Event, Op, Ret};
 
@@ -146,12 +148,8 @@ impl Course {
     }
 }
 
-/// SplitMix64.
-pub(crate) fn random_numbers(mut state: u64) -> impl FnMut() -> u64 {
-    move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
+/// The numbers of a seed.
+pub(crate) fn random_numbers(seed: u64) -> impl FnMut() -> u64 {
+    let mut numbers = SplitMix::new(seed);
+    move || numbers.number()
 }

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use remora::raw::EventQueue;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::retry_on_intr;
 
 use super::objects::{EventChannel, Id, News, Param};
 use super::{ENOMEM, Errno, Result, Table};
 use crate::abi::rdma_cma::*;
 use crate::handles::{self, Kind, Object};
-use crate::process;
+use crate::sleep::{OnSignal, readable, sleep, take_over_cards};
 
 /// The memory of a channel's handle.
 pub(crate) struct CmChannel;
@@ -102,23 +100,13 @@ impl EventChannel {
     /// Sleeps until there may be an event. Like a read of a descriptor, this goes on after the
     /// handler of a signal, unless that was installed without `SA_RESTART`; and a thread may be
     /// cancelled here.
-    pub(crate) fn sleep(&self) -> Result<()> {
+    pub(super) fn sleep(&self) -> Result<()> {
         take_over_cards();
         Ok(self.events.sleep()?)
     }
 
-    /// As [`EventChannel::sleep`], for calls that cannot be made again: signals do not end it, and
-    /// no thread is cancelled here.
+    /// As [`EventChannel::sleep`], for calls that cannot be made again: signals do not end it.
     pub(super) fn sleep_through_signals(&self) -> Result<()> {
-        take_over_cards();
-        retry_on_intr(|| poll(&mut [PollFd::new(&self.events, PollFlags::IN)], None))?;
-        Ok(())
-    }
-}
-
-/// While a thread sleeps, perhaps no other polls the cards.
-fn take_over_cards() {
-    for card in process::current().cards() {
-        card.lock().take_over();
+        sleep(vec![readable(self.events.as_raw_fd())], -1, OnSignal::GoOn)
     }
 }

@@ -14,8 +14,7 @@ use super::stream::Stream;
 use super::{iomap, repoll, sockopt, wire};
 use crate::abi::rdma_cma::*;
 use crate::rdmacm::{EINVAL, Errno, Result, address, c_address, call, connect, events, status};
-
-const EAGAIN: Errno = Errno(libc::EAGAIN);
+use crate::sleep::OnSignal;
 
 /// Checks the result of a kernel call; its error is in `errno`.
 fn passed_on<T: PartialOrd + Default>(returned: T) -> Result<T> {
@@ -81,20 +80,16 @@ pub(super) unsafe extern "C" fn raccept(
 ) -> c_int {
     call(-1, || {
         let socket = socket::find(fd)?;
+        let mut inner = socket.lock();
         loop {
-            let mut inner = socket.lock();
+            let at_once = inner.options.nonblocking;
+            inner = socket.wait(inner, at_once, OnSignal::AsRead, |inner| {
+                inner.phase != Phase::Listening || inner.has_news()
+            })?;
             if inner.phase != Phase::Listening {
                 return Err(EINVAL);
             }
-            let Some(event) = inner.next_event() else {
-                if inner.options.nonblocking {
-                    return Err(EAGAIN);
-                }
-                let channel = inner.news.clone().ok_or(EINVAL)?;
-                drop(inner);
-                channel.sleep()?;
-                continue;
-            };
+            let Some(event) = inner.next_event() else { continue };
             // SAFETY: the event was just fetched.
             if unsafe { (*event).event } != RDMA_CM_EVENT_CONNECT_REQUEST {
                 events::rdma_ack_cm_event(event);
@@ -158,7 +153,7 @@ fn connected<'a>(
         return Ok(inner);
     }
     let decided = |inner: &mut Inner| inner.phase != Phase::Connecting;
-    let mut inner = socket.wait_through_signals(inner, at_once, decided)?;
+    let mut inner = socket.wait(inner, at_once, OnSignal::GoOn, decided)?;
     match (inner.phase, std::mem::take(&mut inner.error)) {
         (Phase::Open, _) => Ok(inner),
         (_, 0) => Err(Errno(libc::ECONNREFUSED)),
@@ -228,7 +223,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     };
     let over = |inner: &mut Inner| inner.stream().map_or(true, |stream| stream.failed);
     if was_writable && !stream.failed && stream.up {
-        inner = socket.wait_through_signals(inner, false, |inner| {
+        inner = socket.wait(inner, false, OnSignal::GoOn, |inner| {
             over(inner) || inner.stream().is_ok_and(|stream| stream.can_say())
         })?;
         if !over(&mut inner) {
@@ -240,7 +235,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     stream.readable &= !whole;
     // Waits until the sent data has arrived, as TCP delivers it even after a close. A close that
     // ends before would cut the stream off, and to the peer that is its regular end.
-    inner = socket.wait_through_signals(inner, false, |inner| {
+    inner = socket.wait(inner, false, OnSignal::GoOn, |inner| {
         over(inner) || inner.stream().is_ok_and(|stream| stream.all_sent())
     })?;
     drop(inner);
@@ -299,7 +294,7 @@ fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize> {
         let (mut inner, at_once) = lock_stream(socket, flags)?;
         // A cheap look that takes no lock of a completion queue: data may be there already.
         if !inner.stream()?.has_data() {
-            let waited = socket.wait(inner, at_once, |inner| {
+            let waited = socket.wait(inner, at_once, OnSignal::AsRead, |inner| {
                 inner.stream().map_or(true, |stream| stream.has_data() || stream.is_at_end())
             });
             inner = match waited {
@@ -352,7 +347,7 @@ unsafe fn send(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize
                 inner.stream().map_or(true, |s| !s.writable || s.failed || s.can_send())
             };
             if !inner.stream()?.can_send() {
-                inner = match socket.wait(inner, at_once, ready) {
+                inner = match socket.wait(inner, at_once, OnSignal::AsRead, ready) {
                     Ok(inner) => inner,
                     Err(_) if done > 0 => return Ok(done),
                     Err(error) => return Err(error),

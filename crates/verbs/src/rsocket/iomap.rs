@@ -8,6 +8,7 @@ use super::wire::{Mapping, Piece};
 use crate::abi::*;
 use crate::ibverbs::mr;
 use crate::rdmacm::{EINVAL, Errno, Result};
+use crate::sleep::OnSignal;
 
 /// Maps a buffer; returns the offset by which the peer knows it.
 pub(super) fn map(
@@ -41,7 +42,7 @@ pub(super) fn map(
         // SAFETY: the region was just made.
         let key = unsafe { (*region).rkey };
         let piece = Piece { addr: buf as u64, key, length };
-        inner = socket.wait_through_signals(inner, false, |inner| {
+        inner = socket.wait(inner, false, OnSignal::GoOn, |inner| {
             inner.stream().map_or(true, |stream| stream.can_map() || stream.failed)
         })?;
         inner.stream()?.tell_mapping(entry, Mapping { offset: offset as u64, piece })?;
@@ -57,7 +58,7 @@ pub(super) fn unmap(socket: &Socket, buf: *mut c_void, len: usize) -> Result<()>
     let at = inner.maps.iter().position(|map| map.at == buf as usize && map.len == len);
     let map = inner.maps.remove(at.ok_or(EINVAL)?);
     if let Some(entry) = map.entry {
-        inner = socket.wait_through_signals(inner, false, |inner| {
+        inner = socket.wait(inner, false, OnSignal::GoOn, |inner| {
             inner.stream().map_or(true, |stream| stream.can_map() || stream.failed)
         })?;
         // The peer may be gone, which is no error here.
@@ -82,7 +83,7 @@ pub(super) fn write(
     let at_once = at_once || inner.options.nonblocking;
     while done < data.len() {
         let to = (offset as u64).wrapping_add(done as u64);
-        let waited = socket.wait(inner, at_once, |inner| {
+        let waited = socket.wait(inner, at_once, OnSignal::AsRead, |inner| {
             inner.stream().map_or(true, |s| {
                 !s.writable || s.failed || s.can_write_mapped() && s.peer_mapping(to).is_some()
             })

@@ -9,6 +9,7 @@ use libc::iovec;
 use super::socket::{Inner, Socket};
 use super::wire::{self, Operation, SLOT};
 use crate::rdmacm::{Errno, Result, directory};
+use crate::sleep::OnSignal;
 
 fn at_once(inner: &Inner, flags: c_int) -> bool {
     inner.options.nonblocking || flags & libc::MSG_DONTWAIT != 0
@@ -37,7 +38,7 @@ pub(super) fn send(
         datagram.take_udp(sizes);
     }
     if datagram.peers.contains_key(&to) && !datagram.can_send() {
-        inner = socket.wait(inner, at_once, |inner| {
+        inner = socket.wait(inner, at_once, OnSignal::AsRead, |inner| {
             inner.datagram().map_or(true, |datagram| datagram.can_send())
         })?;
     }
@@ -60,7 +61,7 @@ pub(super) struct Received {
 pub(super) fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<Received> {
     let inner = socket.lock();
     let at_once = at_once(&inner, flags);
-    let mut inner = socket.wait(inner, at_once, |inner| {
+    let mut inner = socket.wait(inner, at_once, OnSignal::AsRead, |inner| {
         inner
             .datagram()
             .map_or(true, |datagram| datagram.has_data() || (!at_once && datagram.error != 0))

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, timeval};
 
-use super::socket::{self, Inner, Phase, SLEEP_MS, Socket, sleep};
+use super::socket::{self, Inner, Phase, SLEEP_MS, Socket};
 use crate::rdmacm::{EINVAL, Errno, Result, call};
+use crate::sleep::{OnSignal, sleep};
 
 /// How long to poll before sleeping.
 const SPIN: Duration = Duration::from_micros(20);
@@ -115,7 +116,7 @@ pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
             // Rounded up, so as not to spin at the end.
             (end - now).as_millis().saturating_add(1).min(SLEEP_MS as u128) as c_int
         });
-        sleep(&mut below, left)?;
+        sleep(below, left, OnSignal::AsPoll)?;
     }
 }
 

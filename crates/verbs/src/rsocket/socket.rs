@@ -15,6 +15,7 @@ use crate::abi::rdma_cma::*;
 use crate::process;
 use crate::rdmacm::objects::EventChannel;
 use crate::rdmacm::{EINVAL, Errno, Result, connect, events};
+use crate::sleep::{OnSignal, readable, sleep};
 
 /// How long a call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
@@ -229,10 +230,15 @@ pub(super) fn conn_param(hello: &[u8; HELLO]) -> rdma_conn_param {
 }
 
 impl Inner {
+    /// Is there an event of the id?
+    pub(super) fn has_news(&self) -> bool {
+        self.news.as_ref().is_some_and(|news| !news.is_empty())
+    }
+
     /// Takes the next event of the id, if there is one.
     pub(super) fn next_event(&mut self) -> Option<*mut rdma_cm_event> {
         // Most calls find no event, and should cost little.
-        if self.news.as_ref().is_none_or(|news| news.is_empty()) {
+        if !self.has_news() {
             return None;
         }
         let mut event = ptr::null_mut();
@@ -324,17 +330,16 @@ impl Inner {
 
     /// The descriptors that change when the socket does.
     pub(super) fn descriptors(&self) -> Vec<libc::pollfd> {
-        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         if let Some(datagram) = &self.datagram {
-            return datagram.descriptors().map(entry).collect();
+            return datagram.descriptors().map(readable).collect();
         }
         // A closed socket has none: another thread may have found it just before.
         let mut all = Vec::new();
         if !self.channel.is_null() {
             // SAFETY: the socket's own channel.
-            all.push(entry(unsafe { (*self.channel).fd }));
+            all.push(readable(unsafe { (*self.channel).fd }));
         }
-        all.extend(self.stream.as_ref().map(|stream| entry(stream.comp_fd)));
+        all.extend(self.stream.as_ref().map(|stream| readable(stream.comp_fd)));
         all
     }
 }
@@ -344,27 +349,12 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Socket::wait`], for calls that cannot be made again: signals do not end it.
-    pub(super) fn wait_through_signals<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, Inner>,
-        at_once: bool,
-        mut ready: impl FnMut(&mut Inner) -> bool,
-    ) -> Result<MutexGuard<'a, Inner>> {
-        loop {
-            match self.wait(inner, at_once, &mut ready) {
-                Err(Errno(libc::EINTR)) => inner = self.lock(),
-                waited => return waited,
-            }
-        }
-    }
-
-    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting, and with
-    /// `EINTR` if a signal comes.
+    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting.
     pub(super) fn wait<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
         at_once: bool,
+        on_signal: OnSignal,
         mut ready: impl FnMut(&mut Inner) -> bool,
     ) -> Result<MutexGuard<'a, Inner>> {
         let mut spin_until = None;
@@ -389,24 +379,14 @@ impl Socket {
             if ready(&mut inner) {
                 return Ok(inner);
             }
-            let mut fds = inner.descriptors();
+            let fds = inner.descriptors();
             inner.waited_on = true;
             drop(inner);
-            let slept = sleep(&mut fds, SLEEP_MS);
+            let slept = sleep(fds, SLEEP_MS, on_signal);
             inner = self.lock();
             inner.waited_on = false;
             self.changed.notify_all();
             slept?;
         }
     }
-}
-
-/// Sleeps until a descriptor is ready. Perhaps no other thread polls the cards meanwhile.
-pub(super) fn sleep(fds: &mut [libc::pollfd], timeout_ms: c_int) -> Result<c_int> {
-    for card in process::current().cards() {
-        card.lock().take_over();
-    }
-    // SAFETY: as many entries as there are.
-    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
-    if ready < 0 { Err(Errno::last()) } else { Ok(ready) }
 }

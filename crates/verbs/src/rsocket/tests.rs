@@ -11,6 +11,7 @@ use super::{calls, poll, socket};
 use crate::abi::IBV_QPS_RTS;
 use crate::abi::rdma_cma::any_address;
 use crate::rdmacm::c_address;
+use crate::sleep::OnSignal;
 
 const LEN: u32 = size_of::<any_address>() as u32;
 
@@ -193,14 +194,15 @@ fn a_datagram_socket_outlives_a_send_that_fails() {
     assert_eq!(receive(two), Ok(b"by UDP".to_vec()));
     let socket = socket::find(one).unwrap();
     let knows_the_other = |inner: &mut Inner| inner.datagram().unwrap().towards(to).is_some();
-    let mut inner = socket.wait(socket.lock(), false, knows_the_other).unwrap();
+    let mut inner = socket.wait(socket.lock(), false, OnSignal::GoOn, knows_the_other).unwrap();
     let (endpoint, way) = inner.datagram().unwrap().towards(to).unwrap();
     endpoint.fail_a_send(way);
     let state = |inner: &mut Inner| {
         let (endpoint, _) = inner.datagram().unwrap().towards(to).unwrap();
         endpoint.state_at_rest()
     };
-    let mut inner = socket.wait(inner, false, |inner| state(inner).is_some()).unwrap();
+    let rests = |inner: &mut Inner| state(inner).is_some();
+    let mut inner = socket.wait(inner, false, OnSignal::GoOn, rests).unwrap();
     assert_eq!(state(&mut inner), Some(IBV_QPS_RTS));
     drop(inner);
     send_to(one, to, b"again");
@@ -260,7 +262,8 @@ fn a_peer_that_sends_more_than_it_may_loses_the_stream() {
     };
     send_empty(client, server, credits + 1, 1);
     let socket = socket::find(server).unwrap();
-    drop(socket.wait(socket.lock(), false, |inner| inner.stream().unwrap().failed).unwrap());
+    let failed = |inner: &mut Inner| inner.stream().unwrap().failed;
+    drop(socket.wait(socket.lock(), false, OnSignal::GoOn, failed).unwrap());
     // What came before is still read; then the stream is at its end.
     let mut got = 0;
     let end = loop {

@@ -204,19 +204,32 @@ impl Endpoint {
             ptr::copy_nonoverlapping(head.as_ptr(), at, head.len());
             ptr::copy_nonoverlapping(data.as_ptr(), at.add(head.len()), data.len());
         }
-        let mut piece = ibv_sge { addr: at as u64, length: len as u32, lkey: send.keys().0 };
+        let piece = ibv_sge { addr: at as u64, length: len as u32, lkey: send.keys().0 };
+        let flags = if len <= self.inline { IBV_SEND_INLINE } else { 0 };
+        self.post_send(way, slot, piece, flags)
+    }
+
+    /// Posts the send of a slot that was taken, which lies in `piece`.
+    fn post_send(
+        &mut self,
+        way: &Way,
+        slot: usize,
+        mut piece: ibv_sge,
+        flags: ibv_send_flags,
+    ) -> Result<()> {
         let ud = ibv_send_wr_wr_ud { ah: way.ah, remote_qpn: way.qpn, remote_qkey: RDMA_UDP_QKEY };
         let mut request = ibv_send_wr {
             wr_id: slot as u64,
             sg_list: &raw mut piece,
             num_sge: 1,
             opcode: IBV_WR_SEND,
-            send_flags: if len <= self.inline { IBV_SEND_INLINE } else { 0 },
+            send_flags: flags,
             wr: ibv_send_wr_wr { ud },
             ..ibv_send_wr::zeroed()
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the request lives through the call, its memory until its completion.
+        // SAFETY: the request and the piece live through the call; the memory of the piece is
+        // registered, or the card does not find it.
         let posted = Errno::check(unsafe { post::post_send(self.qp, &mut request, &mut bad) });
         match posted {
             Ok(()) => self.posted += 1,
@@ -245,20 +258,7 @@ impl Endpoint {
     #[cfg(test)]
     pub(super) fn fail_a_send(&mut self, way: &Way) {
         let slot = self.free.pop().unwrap();
-        let mut piece = ibv_sge { addr: 8, length: 512, lkey: 0 };
-        let ud = ibv_send_wr_wr_ud { ah: way.ah, remote_qpn: way.qpn, remote_qkey: RDMA_UDP_QKEY };
-        let mut request = ibv_send_wr {
-            wr_id: slot as u64,
-            sg_list: &raw mut piece,
-            num_sge: 1,
-            opcode: IBV_WR_SEND,
-            wr: ibv_send_wr_wr { ud },
-            ..ibv_send_wr::zeroed()
-        };
-        let mut bad = ptr::null_mut();
-        // SAFETY: the request lives through the call; the card does not find its memory.
-        Errno::check(unsafe { post::post_send(self.qp, &mut request, &mut bad) }).unwrap();
-        self.posted += 1;
+        self.post_send(way, slot, ibv_sge { addr: 8, length: 512, lkey: 0 }, 0).unwrap();
     }
 
     /// The state of the queue pair, once no sends are under way.

@@ -17,7 +17,9 @@
 	dprintf(1, "line %d: %s (errno %d)\n", __LINE__, #what, errno); _Exit(1); } } while (0)
 
 #define TOTAL (8 << 20)
+#define SMALL (1 << 16)
 
+static char bytes[TOTAL];
 static volatile sig_atomic_t ticks, go_on_at;
 static volatile pid_t stopped;
 
@@ -43,10 +45,10 @@ static void stop_the_timer(void)
 	CHECK(!setitimer(ITIMER_REAL, &never, NULL));
 }
 
-/* An rsocket that listens; `at` becomes its address. */
-static int listens(struct sockaddr_in *at)
+/* An rsocket that listens, whose streams have so large a buffer; `at` becomes its address. */
+static int listens(struct sockaddr_in *at, int size)
 {
-	int fd = rsocket(AF_INET, SOCK_STREAM, 0), size = TOTAL;
+	int fd = rsocket(AF_INET, SOCK_STREAM, 0);
 	socklen_t len = sizeof(*at);
 	*at = (struct sockaddr_in) { .sin_family = AF_INET };
 	at->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -59,9 +61,8 @@ static int listens(struct sockaddr_in *at)
 /* Counts the bytes of a stream up to its end. */
 static int receives(int told)
 {
-	static char bytes[1 << 16];
 	struct sockaddr_in at;
-	int listener = listens(&at), total = 0, fd;
+	int listener = listens(&at, TOTAL), total = 0, fd;
 	ssize_t got;
 	CHECK(write(told, &at, sizeof(at)) == sizeof(at));
 	fd = raccept(listener, NULL, NULL);
@@ -75,7 +76,6 @@ static int receives(int told)
 /* A stream is closed while its peer is stopped, and so acknowledges nothing. */
 static void a_close_waits_for_what_was_sent(int from, pid_t receiver)
 {
-	static char bytes[TOTAL];
 	int fd = rsocket(AF_INET, SOCK_STREAM, 0), size = TOTAL, status, done = 0;
 	struct sockaddr_in at;
 	CHECK(read(from, &at, sizeof(at)) == sizeof(at));
@@ -89,8 +89,8 @@ static void a_close_waits_for_what_was_sent(int from, pid_t receiver)
 	let_the_timer_run(SA_RESTART);
 	while (done < TOTAL) {
 		ssize_t sent = rsend(fd, bytes + done, TOTAL - done, 0);
-		CHECK(sent > 0 || errno == EINTR);
-		done += sent > 0 ? sent : 0;
+		CHECK(sent > 0);
+		done += sent;
 	}
 	CHECK(!rclose(fd));
 	stop_the_timer();
@@ -203,27 +203,122 @@ static void *connects(void *fd)
 	return NULL;
 }
 
-static void sockets_connect(void)
+static void sockets_connect(int ends[2])
 {
-	int listener = listens(&at), client = rsocket(AF_INET, SOCK_STREAM, 0), server;
+	int listener = listens(&at, SMALL);
 	pthread_t thread;
+	ends[0] = rsocket(AF_INET, SOCK_STREAM, 0);
 	let_the_timer_run(0);
 	thread = later(is_accepted, &listener);
-	CHECK(!rconnect(client, (struct sockaddr *) &at, sizeof(at)));
-	CHECK(!pthread_join(thread, NULL) && !rclose(client));
-	client = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!rconnect(ends[0], (struct sockaddr *) &at, sizeof(at)));
+	CHECK(!pthread_join(thread, NULL) && !rclose(ends[0]));
+	ends[0] = rsocket(AF_INET, SOCK_STREAM, 0);
 	let_the_timer_run(SA_RESTART);
-	thread = later(connects, &client);
-	server = raccept(listener, NULL, NULL);
-	CHECK(server >= 0);
-	stop_the_timer();
+	thread = later(connects, &ends[0]);
+	ends[1] = raccept(listener, NULL, NULL);
+	CHECK(ends[1] >= 0);
 	CHECK(!pthread_join(thread, NULL));
-	CHECK(!rclose(client) && !rclose(server) && !rclose(listener));
+	let_the_timer_run(0);
+	errno = 0;
+	CHECK(raccept(listener, NULL, NULL) == -1 && errno == EINTR);
+	stop_the_timer();
+	CHECK(!rclose(listener));
+}
+
+/* Datagram sockets, of which the first sends to the second. */
+static void datagram_sockets(int ends[2])
+{
+	struct sockaddr_in to = { .sin_family = AF_INET };
+	socklen_t len = sizeof(to);
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	ends[0] = rsocket(AF_INET, SOCK_DGRAM, 0);
+	ends[1] = rsocket(AF_INET, SOCK_DGRAM, 0);
+	CHECK(ends[0] >= 0 && ends[1] >= 0 && !rbind(ends[1], (struct sockaddr *) &to, len));
+	CHECK(!rgetsockname(ends[1], (struct sockaddr *) &to, &len));
+	CHECK(!rconnect(ends[0], (struct sockaddr *) &to, len));
+}
+
+static void *sends(void *fd)
+{
+	let_it_tick();
+	CHECK(rsend(*(int *) fd, "x", 1, 0) == 1);
+	return NULL;
+}
+
+static volatile sig_atomic_t told, enough;
+
+static void on_told(int signal)
+{
+	(void) signal;
+	told++;
+}
+
+/* Sends a signal until it has had its effect: one that comes while nothing is waited for has none. */
+static void *tells(void *receiver)
+{
+	let_it_tick();
+	while (!enough) {
+		CHECK(!pthread_kill(*(pthread_t *) receiver, SIGUSR1));
+		usleep(1000);
+	}
+	return NULL;
+}
+
+/* The handler of SIGALRM runs every millisecond; SIGUSR1's lets no call go on. */
+static void a_receive_ends_as_handlers_want(int ends[2])
+{
+	struct sigaction action = { .sa_handler = on_told };
+	pthread_t thread, self = pthread_self();
+	char byte;
+	CHECK(!sigaction(SIGUSR1, &action, NULL));
+	let_the_timer_run(SA_RESTART);
+	thread = later(sends, &ends[0]);
+	CHECK(rrecv(ends[1], &byte, 1, 0) == 1);
+	CHECK(!pthread_join(thread, NULL));
+	told = enough = errno = 0;
+	thread = later(tells, &self);
+	CHECK(rrecv(ends[1], &byte, 1, 0) == -1 && errno == EINTR && told);
+	enough = 1;
+	CHECK(!pthread_join(thread, NULL));
+	let_the_timer_run(0);
+	errno = 0;
+	CHECK(rrecv(ends[1], &byte, 1, 0) == -1 && errno == EINTR);
+	stop_the_timer();
+}
+
+static void *reads(void *fd)
+{
+	static char got[SMALL];
+	int total = 0;
+	let_it_tick();
+	while (total < TOTAL) {
+		ssize_t part = rrecv(*(int *) fd, got, sizeof(got), 0);
+		CHECK(part > 0);
+		total += part;
+	}
+	return NULL;
+}
+
+/* A call that has sent some of its bytes says how many. */
+static void a_send_ends_as_handlers_want(int ends[2])
+{
+	pthread_t thread;
+	ssize_t sent;
+	let_the_timer_run(SA_RESTART);
+	thread = later(reads, &ends[1]);
+	CHECK(rsend(ends[0], bytes, TOTAL, 0) == TOTAL);
+	CHECK(!pthread_join(thread, NULL));
+	let_the_timer_run(0);
+	errno = 0;
+	while ((sent = rsend(ends[0], bytes, TOTAL, 0)) > 0)
+		CHECK(sent < TOTAL);
+	CHECK(sent == -1 && errno == EINTR);
+	stop_the_timer();
 }
 
 int main(void)
 {
-	int fds[2];
+	int fds[2], streams[2], datagrams[2];
 	pid_t receiver;
 	CHECK(!pipe(fds));
 	receiver = fork();
@@ -236,6 +331,12 @@ int main(void)
 	an_event_is_waited_for();
 	a_synchronous_call_sees_it_through(SA_RESTART);
 	a_synchronous_call_sees_it_through(0);
-	sockets_connect();
+	sockets_connect(streams);
+	a_receive_ends_as_handlers_want(streams);
+	a_send_ends_as_handlers_want(streams);
+	CHECK(!rclose(streams[0]) && !rclose(streams[1]));
+	datagram_sockets(datagrams);
+	a_receive_ends_as_handlers_want(datagrams);
+	CHECK(!rclose(datagrams[0]) && !rclose(datagrams[1]));
 	return 0;
 }

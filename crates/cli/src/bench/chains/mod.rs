@@ -18,13 +18,12 @@ mod rates;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
 use super::figure::Figure;
 use super::page;
 use super::report::{Found, Options, publish, show};
-use super::row::measure;
 use crate::output;
 use crate::ways::client::Setup;
 use crate::ways::{Client, Image};
@@ -103,21 +102,13 @@ impl ChainBench {
         tables.verify(&client)?;
         lists.verify(&client)?;
         let bench = rates::Bench::new()?;
-        let mut rows = Vec::new();
         let cases = bench.cases(extent).into_iter();
         let cases = cases.chain(gets::cases(&client, &tables, extent)?);
         let cases = cases.chain(load::cases(&client, &tables, extent)?);
-        for case in cases.filter(|case| case.name.contains(&self.options.only)) {
-            rows.push(measure(case, extent.runs)?);
-        }
+        let rows = self.options.measure(cases, extent.runs)?;
         show(&rows);
         let bed = Bed { client: &client, tables: &tables, lists: &lists, rates: &bench };
-        let mut figures = Vec::new();
-        for (id, make) in FIGURES.into_iter().filter(|(id, _)| id.contains(&self.options.only)) {
-            let figure = make(&bed, extent).with_context(|| format!("cannot measure {id}"))?;
-            figure.show();
-            figures.push(figure);
-        }
+        let figures = self.options.figures(FIGURES, |make| make(&bed, extent))?;
         let found = Found { rows, figures, ..Found::default() };
         publish(WORDS, found, &self.html, &self.options)
     }

@@ -87,7 +87,7 @@ impl ClusterBench {
         use super::report::{Found, publish, show};
 
         let extent = if self.options.quick { QUICK } else { FULL };
-        let is_wanted = |name: &str| name.contains(&self.options.only);
+        let is_wanted = |name: &str| self.options.wants(name);
         let mut rows = rows::measure_all(&is_wanted, extent)?;
         if failover::ROWS.iter().any(|name| is_wanted(name)) {
             rows.extend(failover::rows(extent).context("cannot measure failover_ms")?);

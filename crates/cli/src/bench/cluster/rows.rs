@@ -63,7 +63,7 @@ fn beside_one(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<R
         let target = Target::AtMost(2.0);
         let (ours, theirs) = (Box::new(|| run(&mut ours)), Box::new(|| run(&mut theirs)));
         let case = Case::latency(LATENCY, "put, one node", target, ours, theirs);
-        rows.push(measure(case, extent.runs).with_context(|| format!("cannot measure {LATENCY}"))?);
+        rows.push(measure(case, extent.runs)?);
     }
     if is_wanted(KERNEL) {
         let device = Device::open()?;
@@ -72,7 +72,7 @@ fn beside_one(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<R
         let target = Target::AtMost(2.0);
         let (ours, theirs) = (Box::new(|| run(&mut ours)), Box::new(|| run(&mut theirs)));
         let case = Case::latency(KERNEL, "put by kernel, one node", target, ours, theirs);
-        rows.push(measure(case, extent.runs).with_context(|| format!("cannot measure {KERNEL}"))?);
+        rows.push(measure(case, extent.runs)?);
     }
     for (names, ask, least) in RATES {
         if names.iter().any(|name| is_wanted(name)) {

@@ -26,7 +26,7 @@ use clap::Args;
 
 use super::memory::live::Live;
 use super::report::{Options, report};
-use super::row::{Case, Row, Run, measure};
+use super::row::{Case, Row, Run};
 use crate::child;
 use crate::failure::told;
 
@@ -71,13 +71,12 @@ struct Wanted<'a> {
 impl Wanted<'_> {
     /// Is one of these rows wanted?
     fn any(&self, names: &[&str]) -> bool {
-        names.iter().any(|name| name.contains(&self.options.only))
+        names.iter().any(|name| self.options.wants(name))
     }
 
     /// Measures those of the cases that are wanted.
     fn measure<'c>(&self, cases: impl IntoIterator<Item = Case<'c>>) -> Result<Vec<Row>> {
-        let wanted = cases.into_iter().filter(|case| self.any(&[case.name]));
-        wanted.map(|case| measure(case, self.extent.runs)).collect()
+        self.options.measure(cases, self.extent.runs)
     }
 }
 

@@ -15,13 +15,13 @@ mod streams;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
 use super::figure::{Figure, median_us};
 use super::page;
 use super::report::{Found, Options, publish, show};
-use super::row::{Case, Run, Target, measure};
+use super::row::{Case, Run, Target};
 use crate::output;
 use crate::ways::Client;
 use crate::ways::client::Setup;
@@ -83,20 +83,11 @@ impl KernelBench {
         })?;
         let structures = lookups::Structures::load(&client)?;
         let input = streams::Input::prepare(&client, extent)?;
-        let mut rows = Vec::new();
         let cases = cases(&client, &structures, &input, extent)?;
-        let is_wanted = |name: &str| name.contains(&self.options.only);
-        for (case, runs) in cases.into_iter().filter(|(case, _)| is_wanted(case.name)) {
-            rows.push(measure(case, runs)?);
-        }
+        let rows = self.options.measure_each(cases)?;
         show(&rows);
-        let mut figures = Vec::new();
-        for (id, make) in FIGURES.into_iter().filter(|(id, _)| is_wanted(id)) {
-            let figure = make(&client, &structures, &input, extent)
-                .with_context(|| format!("cannot measure {id}"))?;
-            figure.show();
-            figures.push(figure);
-        }
+        let figures =
+            self.options.figures(FIGURES, |make| make(&client, &structures, &input, extent))?;
         let found = Found { rows, figures, ..Found::default() };
         publish(WORDS, found, &self.html, &self.options)
     }

@@ -18,7 +18,7 @@ use remora::impair::IMPAIR_VARIABLE;
 use super::figure::{Figure, Point, Style};
 use super::page;
 use super::report::{Found, Options, publish, show};
-use super::row::{Case, Run, Target, measure};
+use super::row::{Case, Run, Target};
 use crate::child;
 use crate::output;
 
@@ -58,12 +58,9 @@ impl Loss {
     pub(super) fn run(&self) -> Result<()> {
         let quick = self.options.quick;
         let (runs, seconds) = if quick { (1, "0.1") } else { (9, "0.4") };
-        let is_wanted = |name: &str| name.contains(&self.options.only);
-        let (mut rows, mut figures) = (Vec::new(), Vec::new());
+        let is_wanted = |name: &str| self.options.wants(name);
         let live = if self.simulated { Vec::new() } else { cases(seconds) };
-        for case in live.into_iter().filter(|case| is_wanted(case.name)) {
-            rows.push(measure(case, runs)?);
-        }
+        let (mut rows, mut figures) = (self.options.measure(live, runs)?, Vec::new());
         rows.extend(simulated::rows(&is_wanted, quick));
         show(&rows);
         if !self.simulated && is_wanted("fig11_live") {

@@ -61,7 +61,7 @@ impl Live {
     pub(in crate::bench) fn rows(&self, options: &Options) -> Result<Vec<Row>> {
         const NAMES: [&str; 4] =
             ["dma_h2c_4KiB", "dma_c2h_1MiB", "dma_h2c_4KiB_one_core", "dma_c2h_1MiB_one_core"];
-        let is_wanted = |name: &str| name.contains(&options.only);
+        let is_wanted = |name: &str| options.wants(name);
         if !NAMES.into_iter().any(is_wanted) {
             return Ok(Vec::new());
         }
@@ -92,7 +92,7 @@ impl Live {
     /// The figures whose names contain `options.only`.
     pub(super) fn figures(&self, options: &Options) -> Result<Vec<Figure>> {
         let ids = ["paths_time", "paths_rate", "ucx_time", "ucx_rate"];
-        let wanted: Vec<_> = ids.into_iter().filter(|id| id.contains(&options.only)).collect();
+        let wanted: Vec<_> = ids.into_iter().filter(|id| options.wants(id)).collect();
         if wanted.is_empty() {
             return Ok(Vec::new());
         }

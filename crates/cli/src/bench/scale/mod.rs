@@ -20,7 +20,7 @@ use remora::nic::qp::{HOT_BYTES, LOSSY_HOT_BYTES};
 use super::figure::Figure;
 use super::page;
 use super::report::{Found, Options, publish, show};
-use super::row::{Case, Row, Run, Spread, Target, measure};
+use super::row::{Case, Row, Run, Spread, Target};
 use super::transport::ours;
 use crate::output;
 use verbs_storm::VerbsStorm;
@@ -78,8 +78,7 @@ impl Scale {
     pub(super) fn run(&self) -> Result<()> {
         let quick = self.options.quick;
         let (runs, seconds) = if quick { (1, "0.2") } else { (7, "1") };
-        let is_wanted = |name: &str| name.contains(&self.options.only);
-        let (mut rows, mut figures) = (Vec::new(), Vec::new());
+        let is_wanted = |name: &str| self.options.wants(name);
         let mut all = cases(seconds, runs);
         all.extend(figures::cases(seconds).into_iter().map(|case| (case, runs)));
         if is_wanted(STORM_OF_VERBS) {
@@ -87,12 +86,10 @@ impl Scale {
             let (count, limit) = if quick { (STORM / 10, 0.3) } else { (STORM, STORM_SECONDS) };
             all.push((storm_case(STORM_OF_VERBS, limit, move || program.run(count)), runs));
         }
-        for (case, runs) in all.into_iter().filter(|(case, _)| is_wanted(case.name)) {
-            rows.push(measure(case, runs)?);
-        }
+        let mut rows = self.options.measure_each(all)?;
         show(&rows);
         let of_caches = caches::FIGURES.into_iter().filter(|(id, _)| is_wanted(id));
-        figures.extend(of_caches.map(|(_, draw)| draw()));
+        let mut figures: Vec<_> = of_caches.map(|(_, draw)| draw()).collect();
         if is_wanted("fig9") {
             figures.push(figures::by_queue_pairs(runs.div_ceil(2), seconds)?);
         }

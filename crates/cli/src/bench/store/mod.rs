@@ -32,7 +32,6 @@ use clap::Args;
 use super::figure::Figure;
 use super::page;
 use super::report::{Found, Options, publish, show};
-use super::row::{Case, Row, measure};
 use crate::output;
 use bed::Bed;
 use extent::{Extent, FULL, QUICK, SHORTER};
@@ -80,7 +79,7 @@ const FIGURES: [(&str, Make); 9] = [
 impl StoreBench {
     pub(super) fn run(&self) -> Result<()> {
         let extent = if self.options.quick { QUICK } else { FULL };
-        let is_wanted = |name: &str| name.contains(&self.options.only);
+        let is_wanted = |name: &str| self.options.wants(name);
         let mut rows = Vec::new();
         // What is served over TCP comes first: on the core of its servers, nothing else runs yet.
         fronts::rows(&is_wanted, extent, &mut rows).context("cannot measure what TCP reaches")?;
@@ -89,27 +88,14 @@ impl StoreBench {
         let names = latencies::ROWS.iter().chain(&rates::ROWS).chain(&scans::REMOTE_ROWS);
         if names.chain(FIGURES.iter().map(|(id, _)| id)).any(|name| is_wanted(name)) {
             let bed = Bed::start(extent)?;
-            let wanted = |case: &Case<'_>| is_wanted(case.name);
-            let of_calls = latencies::cases(&bed, extent)?.into_iter().filter(wanted);
-            take(of_calls, extent.runs * SHORTER, &mut rows)?;
-            take(rates::cases(&bed, extent)?.into_iter().filter(wanted), extent.runs, &mut rows)?;
-            take(scans::remote(&bed, extent)?.into_iter().filter(wanted), extent.runs, &mut rows)?;
-            for (id, make) in FIGURES.into_iter().filter(|(id, _)| is_wanted(id)) {
-                let figure = make(&bed, extent).with_context(|| format!("cannot measure {id}"))?;
-                figure.show();
-                figures.push(figure);
-            }
+            let of_calls = latencies::cases(&bed, extent)?;
+            rows.extend(self.options.measure(of_calls, extent.runs * SHORTER)?);
+            rows.extend(self.options.measure(rates::cases(&bed, extent)?, extent.runs)?);
+            rows.extend(self.options.measure(scans::remote(&bed, extent)?, extent.runs)?);
+            figures = self.options.figures(FIGURES, |make| make(&bed, extent))?;
         }
         show(&rows);
         let found = Found { rows, figures, ..Found::default() };
         publish(WORDS, found, &self.html, &self.options)
     }
-}
-
-fn take<'a>(cases: impl Iterator<Item = Case<'a>>, runs: usize, rows: &mut Vec<Row>) -> Result<()> {
-    for case in cases {
-        let name = case.name;
-        rows.push(measure(case, runs).with_context(|| format!("cannot measure {name}"))?);
-    }
-    Ok(())
 }

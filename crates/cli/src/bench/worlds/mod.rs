@@ -73,10 +73,10 @@ const SEED: u64 = 1;
 impl Worlds {
     pub(super) fn run(&self) -> Result<()> {
         let Worlds { options, full, servers, simulated, peer, html } = self;
-        let is_wanted = |name: &str| name.contains(&options.only);
+        let is_wanted = |name: &str| options.wants(name);
         let mut rows = Vec::new();
         if !simulated {
-            rows.extend(speed::rows(&is_wanted, options.quick, peer.as_deref())?);
+            rows.extend(speed::rows(options, peer.as_deref())?);
         }
         let most = if *full { fig12::MOST } else { servers.unwrap_or(fig12::USUAL) };
         let found = fig12::run(&is_wanted, options.quick, most)?;

@@ -16,6 +16,7 @@ use remora_sim::net::Ps;
 use remora_sim::net::time::{MS, US};
 
 use super::{SEED, cluster, flows};
+use crate::bench::report::Options;
 use crate::bench::row::{Case, Row, Run, Spread, Target, measure};
 use crate::world::progress;
 
@@ -80,23 +81,19 @@ impl Load {
     }
 }
 
-/// The rows that are wanted. `quick` shortens all runs; `peer` is another build of this command.
-pub(super) fn rows(
-    is_wanted: &dyn Fn(&str) -> bool,
-    quick: bool,
-    peer: Option<&Path>,
-) -> Result<Vec<Row>> {
+/// The rows that are wanted; `peer` is another build of this command.
+pub(super) fn rows(options: &Options, peer: Option<&Path>) -> Result<Vec<Row>> {
+    let quick = options.quick;
     let shorter = if quick { 50 } else { 1 };
     let mut rows = Vec::new();
     // First, so that it is not told what others have left in memory.
-    if LARGEST.iter().any(|name| is_wanted(name)) {
-        rows.extend(largest(MS / shorter)?.into_iter().filter(|row| is_wanted(&row.name)));
+    if LARGEST.iter().any(|name| options.wants(name)) {
+        rows.extend(largest(MS / shorter)?.into_iter().filter(|row| options.wants(&row.name)));
     }
-    for case in cases(shorter).into_iter().filter(|case| is_wanted(case.name)) {
-        rows.push(measure(case, if quick { 1 } else { 3 })?);
-    }
-    if is_wanted("worlds_rate") {
-        rows.push(worlds_rate(WORLDS / shorter, if quick { 1 } else { 3 }, peer)?);
+    let runs = if quick { 1 } else { 3 };
+    rows.extend(options.measure(cases(shorter), runs)?);
+    if options.wants("worlds_rate") {
+        rows.push(worlds_rate(WORLDS / shorter, runs, peer)?);
     }
     Ok(rows)
 }
@@ -217,7 +214,10 @@ mod tests {
 
     #[test]
     fn rows_are_those_of_the_names() {
-        let row = |name: &'static str| rows(&|other| other == name, true, None).unwrap();
+        let row = |name: &str| {
+            rows(&Options { quick: true, only: name.to_owned(), json: None, cpu: None }, None)
+                .unwrap()
+        };
         let [small] = &row("packets_16")[..] else { panic!("one row") };
         assert!(small.ours.median > 0.0 && small.peer.spread.median == 1000.0);
         let [worlds] = &row("worlds_rate")[..] else { panic!("one row") };

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use crate::congestion::SwiftTuning;
 use crate::psn::Psn;
-use crate::qp::shortest::Shortest;
+use crate::qp::shortest_round_trip::ShortestRoundTrip;
 use crate::qp::window::{ONE, Window};
 use crate::time::Time;
 
@@ -25,7 +25,7 @@ pub(crate) struct Swift {
     /// The window when the decrease began that is under way.
     before: u16,
     /// The shortest round trip, where the sender measures itself.
-    shortest: Shortest,
+    shortest: ShortestRoundTrip,
     /// A packet whose acknowledge is awaited, and when it left.
     timed: Option<(Psn, Time)>,
     tuning: SwiftTuning,

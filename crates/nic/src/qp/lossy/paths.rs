@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use crate::psn::Psn;
-use crate::qp::shortest::Shortest;
+use crate::qp::shortest_round_trip::ShortestRoundTrip;
 use crate::time::Time;
 
 /// Bytes that take one path before the next is chosen: a turn of the scheduler.
@@ -60,7 +60,7 @@ pub(super) struct Measured {
     /// with them.
     smoothed_ns: u64,
     deviation_ns: u64,
-    shortest: Shortest,
+    shortest: ShortestRoundTrip,
     pub(super) latest_ns: u64,
     /// When the packet was sent that was sent last of all that have been delivered on this path,
     /// and its PSN if it is known. What was sent before it on the same path and has not been
@@ -265,7 +265,7 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qp::shortest::SPAN_NS;
+    use crate::qp::shortest_round_trip::SPAN_NS;
 
     #[test]
     fn each_path_has_its_turn_and_another_try_takes_another() {

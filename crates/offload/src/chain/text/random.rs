@@ -1,5 +1,7 @@
 //! Random programs: the card and its model do what a plain reading of the language says.
 
+use remora_nic::split_mix::SplitMix;
+
 use super::tests::shows;
 
 /// Words of the program, beside the counters of its loops.
@@ -41,18 +43,15 @@ impl Around {
     }
 }
 
-/// Writes programs; the numbers come from a seed (SplitMix64).
+/// Writes programs; the numbers come from a seed.
 struct Author {
-    state: u64,
+    numbers: SplitMix,
     cells: usize,
 }
 
 impl Author {
     fn below(&mut self, end: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % end
+        self.numbers.number() % end
     }
 
     fn value(&mut self) -> Value {
@@ -204,7 +203,7 @@ impl Reader {
 #[test]
 fn random_programs_do_what_they_say() {
     for seed in 0..2000 {
-        let mut author = Author { state: seed, cells: CELLS };
+        let mut author = Author { numbers: SplitMix::new(seed), cells: CELLS };
         let starts: Vec<u64> = (0..CELLS).map(|_| author.below(5)).collect();
         let around = Around { in_if: false, in_ring: false, can_break: false };
         let block: Vec<Statement> = (0..6).map(|_| author.statement(around, 3)).collect();

@@ -1,11 +1,11 @@
-//! Experiments: a cluster and its flows, read from a world file in TOML.
+//! World files: a cluster and its flows, read from TOML.
 //!
 //! - `section`: values with their places in the text, and [`Mistake`]s. `hosts`: sets of hosts.
 //! - `topology`, `switches`, `tuning`, `workload`, and here hosts and cards: the sections.
 //!   docs/worlds.md says what each may have.
 //!
 //! ```
-//! use remora_sim::experiment::{Experiment, Overrides};
+//! use remora_sim::world_file::{Experiment, Overrides};
 //!
 //! let world = r#"
 //!     [topology]

@@ -11,7 +11,7 @@ pub(super) const SPAN_NS: u64 = 5_000_000_000;
 
 /// The shortest round trip of the last two spans in which there were any.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shortest {
+pub(super) struct ShortestRoundTrip {
     /// The least of the span before, and of the one under way: the most before there is any.
     before_ns: u64,
     now_ns: u64,
@@ -20,13 +20,13 @@ pub(super) struct Shortest {
     until: Time,
 }
 
-impl Default for Shortest {
-    fn default() -> Shortest {
-        Shortest { before_ns: u64::MAX, now_ns: u64::MAX, until: Time::ZERO }
+impl Default for ShortestRoundTrip {
+    fn default() -> ShortestRoundTrip {
+        ShortestRoundTrip { before_ns: u64::MAX, now_ns: u64::MAX, until: Time::ZERO }
     }
 }
 
-impl Shortest {
+impl ShortestRoundTrip {
     /// Takes a round trip of so many nanoseconds; returns the shortest, with it.
     #[inline]
     pub(super) fn take(&mut self, took_ns: u64, now: Time) -> u64 {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn the_shortest_holds_for_one_span_and_the_next() {
-        let mut shortest = Shortest::default();
+        let mut shortest = ShortestRoundTrip::default();
         assert_eq!(shortest.ns(), 0);
         assert_eq!(shortest.take(10, Time(7)), 10);
         assert_eq!(shortest.take(90, Time(7 + SPAN_NS - 1)), 10);
@@ -64,7 +64,7 @@ mod tests {
     /// After a silence of any length, one round trip alone does not say what the way takes.
     #[test]
     fn silence_ages_nothing() {
-        let mut shortest = Shortest::default();
+        let mut shortest = ShortestRoundTrip::default();
         shortest.take(10, Time(0));
         assert_eq!(shortest.take(90, Time(100 * SPAN_NS)), 10);
         assert_eq!(shortest.take(80, Time(101 * SPAN_NS)), 80);

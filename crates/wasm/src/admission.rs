@@ -1,5 +1,5 @@
-//! What is known of a module before it is compiled: that it is valid, that the card offers its
-//! instructions, and that a node can afford to compile it. `compile_cost` says what that is.
+//! Whether a module is compiled: it has to be valid, the card has to offer its instructions, and a
+//! node has to afford compiling it. `compile_cost` says what that costs.
 
 use std::collections::BTreeSet;
 
@@ -20,24 +20,24 @@ use crate::limits::{COMPILE_MAX, PARTS_MAX};
 /// # Errors
 /// The module is not valid, has an instruction that is not offered, takes too long to compile, or
 /// its instances take too long to set up.
-pub(crate) fn survey(module: &[u8]) -> Result<Option<Counted>, LoadError> {
+pub(crate) fn admit(module: &[u8]) -> Result<Option<Counted>, LoadError> {
     let mut validator = Validator::new_with_features(features());
-    let mut survey = Survey::default();
+    let mut found = Found::default();
     for payload in Parser::new(0).parse_all(module) {
         let payload = payload.map_err(invalid)?;
         if let Payload::TypeSection(types) = &payload {
-            survey.cost = compile_cost::types(types.clone()).map_err(invalid)?;
-            if survey.cost > COMPILE_MAX {
+            found.cost = compile_cost::types(types.clone()).map_err(invalid)?;
+            if found.cost > COMPILE_MAX {
                 return Err(LoadError::Compile("its types have too many parameters".into()));
             }
         }
-        survey.parts += parts_of(&payload).map_err(invalid)?;
-        if survey.parts > PARTS_MAX {
+        found.parts += parts_of(&payload).map_err(invalid)?;
+        if found.parts > PARTS_MAX {
             return Err(LoadError::Parts);
         }
         match validator.payload(&payload).map_err(invalid)? {
-            ValidPayload::Func(function, body) => survey.examine(function, &body)?,
-            ValidPayload::End(types) => return Ok(survey.counted(&types)),
+            ValidPayload::Func(function, body) => found.examine(function, &body)?,
+            ValidPayload::End(types) => return Ok(found.counted(&types)),
             ValidPayload::Ok | ValidPayload::Parser(_) => {}
         }
     }
@@ -77,7 +77,7 @@ fn parts_of(payload: &Payload<'_>) -> Result<u32, BinaryReaderError> {
 
 /// What was found so far.
 #[derive(Default)]
-struct Survey {
+struct Found {
     /// See [`parts_of`].
     parts: u32,
     cost: u64,
@@ -87,7 +87,7 @@ struct Survey {
     allocations: FuncValidatorAllocations,
 }
 
-impl Survey {
+impl Found {
     /// Examines a function, until it turns out to be too much.
     fn examine(
         &mut self,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use remora_cluster::etcd::EtcdGroup;
 use remora_command::folder::Folder;
+use remora_command::stop::Interrupted;
 use remora_command::{failure, output, stop};
 use remora_store::front::slots::{Range, SLOTS};
 use serde::Deserialize;
@@ -94,11 +95,11 @@ impl Try {
             nodes.extend(start_nodes(&etcd.url, terms, self.nodes)?);
             match wait_for_primary(&etcd.cluster(), &group, &stop)? {
                 Some(primary) => primaries.push(primary),
-                None => return Ok(()),
+                None => return Err(Interrupted.into()),
             }
         }
         if !self.hand_out(&etcd.cluster(), &stop)? {
-            return Ok(());
+            return Err(Interrupted.into());
         }
         self.announce(&etcd, &nodes, &primaries)?;
         while !stop.load(Ordering::Relaxed) {

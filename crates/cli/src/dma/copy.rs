@@ -202,8 +202,7 @@ impl Copy {
             return output::json_line(&report);
         }
         if self.json {
-            eprintln!("{}", serde_json::to_string(&report)?);
-            return Ok(());
+            return Ok(output::json_line_to(&mut io::stderr(), &report)?);
         }
         let ways: Vec<_> = report.to_card.into_iter().chain(report.to_host).collect();
         let by = if ways.is_empty() { "on the card".into() } else { ways.join(", then ") };

@@ -42,7 +42,7 @@ enum What {
     },
     /// List all
     List {
-        /// Print a line of JSON each
+        /// Print one line of JSON
         #[arg(long)]
         json: bool,
     },
@@ -141,7 +141,7 @@ impl Tablespace {
 fn list(client: &mut StoreClient, json: bool) -> Result<()> {
     let all = client.tablespaces()?;
     if json {
-        return all.iter().map(to_json).try_for_each(|space| output::json_line(&space));
+        return output::json_line(&all.iter().map(to_json).collect::<Vec<_>>());
     }
     println!("{}", table(&all));
     Ok(())

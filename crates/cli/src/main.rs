@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use remora_command::device::DeviceArgs;
 use remora_command::node::serve::Serve;
-use remora_command::{child, command_line, draws, failure, log, output, stop, thread, ways};
+use remora_command::{bound, child, command_line, draws, failure, log, output, stop, thread, ways};
 use remora_demo as demo;
 
 /// A software RDMA network card: memory nodes, transfers, measurements, simulations.
@@ -64,6 +64,9 @@ enum Command {
     /// The far end of the same work done in several ways
     #[command(hide = true)]
     Ways(ways::Server),
+    /// A program that ends with the process that has started it
+    #[command(hide = true)]
+    Bound(bound::Bound),
     /// Serve files and memory to other processes by one-sided READs and WRITEs
     Node(Serve),
     /// Serve one card to all programs of this user or machine; show and end their sessions
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
         Command::Demo(command) => command.run().map(succeeded),
         Command::DemoPart(part) => part.run().map(succeeded),
         Command::Ways(command) => command.run(remora_wasm::load).map(succeeded),
+        Command::Bound(command) => command.run().map(succeeded),
         Command::Node(command) => command.run(remora_wasm::load).map(succeeded),
         Command::Nic(command) => command.run().map(succeeded),
         Command::Mem(command) => command.run().map(succeeded),

@@ -8,12 +8,14 @@
 //!   the exit statuses.
 //! - [`output`]: tables and JSON. [`foreign`]: JSON that comes from elsewhere. [`log`]: what is
 //!   logged, and where.
-//! - [`child`]: starts other processes of this program. [`thread`]: starts threads. [`stop`]: how a
+//! - [`child`]: starts other processes of this program. [`bound`]: other programs, which end with
+//!   this process. [`thread`]: starts threads. [`stop`]: how a
 //!   command that serves is ended.
 //! - [`random`]: tokens and seeds. [`draws`]: random numbers of a seed. [`percentile`]: percentiles
 //!   of measurements. [`folder`]: temporary files. [`flight`]: many puts under way at once.
 #![warn(missing_debug_implementations)]
 
+pub mod bound;
 pub mod child;
 pub mod command_line;
 pub mod device;

@@ -11,14 +11,14 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, value_parser};
 use remora::connection::token::Token;
 use remora::kernel::builtin::Kind;
-use remora::kernel::{CallFailure, CallStatus};
+use remora::kernel::{CallFailure, CallStatus, ModuleLimits};
 use remora::nic::Access;
 use remora_command::node::KERNELS_DOCUMENT;
 use remora_command::node::address::{NodeAddress, RegionAddress};
 use remora_command::node::client::RemoteRegion;
 use remora_command::node::kernel_permit;
 use remora_command::node::kernels::{self, GrantRow, KernelRow, Request, TapRow, manage};
-use remora_command::size::parse_size;
+use remora_command::size::{parse_size, size_in};
 use serde::Serialize;
 use serde_json::json;
 
@@ -74,7 +74,7 @@ fn parse_opcode(text: &str) -> Result<u64, String> {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|error| format!("{error}; write it as in 256 or 0x100"))
+    parsed.map_err(|_| format!("`{text}` is no op-code: write it as in 256 or 0x100"))
 }
 
 /// The node, and how to reach it.
@@ -149,7 +149,7 @@ struct Load {
     #[arg(long, value_parser = value_parser!(u64).range(1..))]
     budget: Option<u64>,
     /// Memory that an instance may have, at most 16M
-    #[arg(long, default_value = "4M", value_parser = parse_size)]
+    #[arg(long, default_value = "4M", value_parser = size_in(0..=ModuleLimits::MEMORY_MAX as u64))]
     memory: u64,
     /// A region of the node that the kernel may read, and with ,rw write; may be given several
     /// times

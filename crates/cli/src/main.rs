@@ -29,12 +29,20 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use remora_command::device::DeviceArgs;
 use remora_command::node::serve::Serve;
-use remora_command::{child, draws, failure, log, output, stop, thread, ways};
+use remora_command::{bound, child, command_line, draws, failure, log, output, stop, thread, ways};
 use remora_demo as demo;
 
 /// A software RDMA network card: memory nodes, transfers, measurements, simulations.
 #[derive(Debug, Parser)]
-#[command(name = "remora", version, propagate_version = true)]
+#[command(
+    name = "remora",
+    version,
+    propagate_version = true,
+    after_help = "\
+The exit status is 0 if all went well, 1 if what was tried has failed, 2 if the command line is
+wrong, and 130 if a signal has ended the command before its work was done. (What serves or watches
+until it is told to stop has done its work.) --json prints each document in a line."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -56,6 +64,9 @@ enum Command {
     /// The far end of the same work done in several ways
     #[command(hide = true)]
     Ways(ways::Server),
+    /// A program that ends with the process that has started it
+    #[command(hide = true)]
+    Bound(bound::Bound),
     /// Serve files and memory to other processes by one-sided READs and WRITEs
     Node(Serve),
     /// Serve one card to all programs of this user or machine; show and end their sessions
@@ -86,13 +97,18 @@ fn main() -> ExitCode {
     log::end_with_the_reader();
     log::start();
     let succeeded = |()| ExitCode::SUCCESS;
-    let done = match Cli::parse().command {
+    let line: Cli = match command_line::parse("remora") {
+        Ok(line) => line,
+        Err(status) => return status,
+    };
+    let done = match line.command {
         Command::Run(command) => command.run(),
         Command::Doctor(command) => command.run(),
         Command::Devinfo(command) => command.run().map(succeeded),
         Command::Demo(command) => command.run().map(succeeded),
         Command::DemoPart(part) => part.run().map(succeeded),
         Command::Ways(command) => command.run(remora_wasm::load).map(succeeded),
+        Command::Bound(command) => command.run().map(succeeded),
         Command::Node(command) => command.run(remora_wasm::load).map(succeeded),
         Command::Nic(command) => command.run().map(succeeded),
         Command::Mem(command) => command.run().map(succeeded),
@@ -106,8 +122,5 @@ fn main() -> ExitCode {
         Command::Perf(command) => command.run().map(succeeded),
         Command::Bench(command) => command.run().map(succeeded),
     };
-    done.unwrap_or_else(|error| {
-        eprintln!("remora: {}", failure::told(&error));
-        ExitCode::FAILURE
-    })
+    done.unwrap_or_else(|error| failure::report("remora", &error))
 }

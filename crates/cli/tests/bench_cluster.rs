@@ -38,7 +38,7 @@ mod with_clusters {
 
     #[test]
     fn the_bench_of_groups_writes_its_rows_and_a_page() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let folder = Folder::new();

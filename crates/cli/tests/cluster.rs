@@ -194,7 +194,7 @@ mod with_clusters {
 
     #[test]
     fn a_group_outlives_its_primary_and_gets_another_node() {
-        let programs = [("etcd", "etcd-server"), ("setpriv", "util-linux")];
+        let programs = [("etcd", "etcd-server")];
         if !installed(&programs) {
             return;
         }
@@ -236,7 +236,7 @@ mod with_clusters {
     /// next one has it.
     #[test]
     fn nodes_in_memory_are_replaced_one_after_the_other() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let mut trial = Trial::start("1", "3");
@@ -259,7 +259,7 @@ mod with_clusters {
     /// A group gets more members, and fewer, and has what it had.
     #[test]
     fn a_group_is_resized_while_it_serves() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let mut trial = Trial::start("1", "3");
@@ -304,7 +304,7 @@ mod with_clusters {
     /// A command that is told to stop before the end has not done what was asked for.
     #[test]
     fn a_resize_that_is_left_says_so_and_goes_on() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let trial = Trial::start("1", "3");
@@ -334,7 +334,7 @@ mod with_clusters {
 
     #[test]
     fn a_cluster_to_try_has_the_password_of_the_environment() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let args = ["store", "cluster", "try", "--json", "--until-eof", "--nodes", "1"];
@@ -365,7 +365,7 @@ mod with_clusters {
     /// `cluster/redis_cluster.py` says what it found wrong.
     #[test]
     fn a_cluster_client_shards_while_slots_move() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let Some(mut command) = python("redis_cluster.py", "redis", "redis.cluster") else {
@@ -390,7 +390,7 @@ mod with_clusters {
     /// with it.
     #[test]
     fn what_a_cluster_has_is_dumped_and_loaded_into_another() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let folder = Folder::new();
@@ -421,7 +421,7 @@ mod with_clusters {
     /// Redis' and memcached's own suites, and a value as long as can be.
     #[test]
     fn a_group_of_three_passes_the_suites() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         // The suites stay with the primary: on a busy machine, too, it keeps so long a lease.
@@ -456,7 +456,7 @@ mod with_clusters {
     /// memcached's clients know no primaries.
     #[test]
     fn memcacheds_clients_come_to_any_node() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let trial = Trial::start("1", "3");
@@ -490,7 +490,7 @@ mod with_clusters {
     /// go-redis' and iovalkey's cluster clients, unmodified.
     #[test]
     fn clients_of_clusters_shard() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let trial = Trial::start_with(&["--groups", "3", "--nodes", "1", "--lease", "60"]);
@@ -530,7 +530,7 @@ mod with_clusters {
     /// which knew only the node that is killed when they began.
     #[test]
     fn clients_of_clusters_outlive_a_primary() {
-        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+        if !installed(&[("etcd", "etcd-server")]) {
             return;
         }
         let in_python =

@@ -22,6 +22,7 @@ struct Card {
 impl Card {
     fn start(folder: &Folder, options: &[&str]) -> Card {
         let folder = folder.path("card");
+        fs::create_dir_all(&folder).unwrap();
         let args = ["dma", "files", folder.to_str().unwrap(), "--json", "--near", "2M"];
         let mut files = command(args.iter().chain(options));
         let mut child = Killed(files.stdout(Stdio::piped()).spawn().unwrap());

@@ -146,7 +146,7 @@ fn the_table_and_the_counters() {
 #[test]
 fn mistakes_are_reported() {
     let cases = [
-        ("perf write lat --size 0", "a message has 1 to"),
+        ("perf write lat --size 0", "the least is 1 B"),
         ("perf write bw --mtu 100", "an MTU is 256"),
         ("perf atomic lat --size 16", "8 bytes"),
         ("perf write lat --qps 2", "one queue pair"),

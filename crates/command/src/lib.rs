@@ -3,15 +3,21 @@
 //!
 //! - [`node`]: memory nodes. [`ways`]: the same work near remote memory, done in several ways.
 //! - [`device`]: options of every command that opens a device. [`size`]: sizes with units.
-//! - [`output`]: tables and JSON. [`foreign`]: JSON that comes from elsewhere. [`failure`]: errors
-//!   in words. [`log`]: what is logged, and where.
-//! - [`child`]: starts other processes of this program. [`thread`]: starts threads. [`stop`]: how a
+//!   [`seconds`]: lengths of time.
+//! - [`command_line`] reads it, and says what is wrong with it. [`failure`]: errors in words, and
+//!   the exit statuses.
+//! - [`output`]: tables and JSON. [`foreign`]: JSON that comes from elsewhere. [`log`]: what is
+//!   logged, and where.
+//! - [`child`]: starts other processes of this program. [`bound`]: other programs, which end with
+//!   this process. [`thread`]: starts threads. [`stop`]: how a
 //!   command that serves is ended.
 //! - [`random`]: tokens and seeds. [`draws`]: random numbers of a seed. [`percentile`]: percentiles
 //!   of measurements. [`folder`]: temporary files. [`flight`]: many puts under way at once.
 #![warn(missing_debug_implementations)]
 
+pub mod bound;
 pub mod child;
+pub mod command_line;
 pub mod device;
 pub mod draws;
 pub mod failure;
@@ -25,6 +31,7 @@ pub mod output;
 #[path = "../../sim/src/percentile.rs"]
 pub mod percentile;
 pub mod random;
+pub mod seconds;
 pub mod size;
 pub mod stop;
 pub mod thread;

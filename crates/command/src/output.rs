@@ -76,11 +76,19 @@ impl Write for Out {
     }
 }
 
-/// Prints a line of JSON and flushes it.
+/// Prints a document of JSON, as every command does: in a line. Flushes it.
 pub fn json_line(value: &impl Serialize) -> Result<()> {
     let mut out = BufWriter::new(out());
-    serde_json::to_writer(&mut out, value).context("cannot print JSON")?;
-    writeln!(out).and_then(|()| out.flush()).context("cannot print JSON")
+    json_line_to(&mut out, value).and_then(|()| out.flush()).context("cannot print JSON")
+}
+
+/// Writes a document of JSON as [`json_line`] prints it, one of many.
+///
+/// # Errors
+/// It cannot be written.
+pub fn json_line_to(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *to, value)?;
+    to.write_all(b"\n")
 }
 
 /// A number with spaces between thousands.

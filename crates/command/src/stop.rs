@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use thiserror::Error;
 
 use crate::thread;
 
@@ -44,6 +45,12 @@ pub fn signals() -> Result<UnixStream> {
 
 /// The exit status of a command that Ctrl-C has ended before its work was done.
 pub const BY_SIGNAL: u8 = 130;
+
+/// A command was told to stop before its work was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("stopped before its end")]
+pub struct Interrupted;
+
 const FAILED: &str = "cannot listen for signals";
 
 /// The signals to listen for. A terminal that closes may send more than one SIGHUP, and is not
@@ -78,7 +85,7 @@ impl Read for Input {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
             if self.stop.load(Ordering::Relaxed) {
-                return Err(io::Error::other("it was stopped before the end of its input"));
+                return Err(io::Error::other(Interrupted));
             }
             match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&LOOK)) {
                 Ok(0) | Err(Errno::INTR) => {}

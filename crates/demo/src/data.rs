@@ -12,7 +12,7 @@ use remora_command::output;
 /// Folders that hold real data on any machine.
 const SOURCES: [&str; 3] = ["/usr/lib", "/usr/share", "/usr/bin"];
 /// The most that the demo moves, because it holds several copies in memory.
-const BYTES_MAX: u64 = 1 << 30;
+pub(super) const BYTES_MAX: u64 = 1 << 30;
 
 /// The file to serve.
 #[derive(Debug)]
@@ -48,11 +48,6 @@ impl DataFile {
 
     /// `bytes` bytes of this machine's own files, joined in sorted order.
     pub(super) fn gather(bytes: u64) -> Result<DataFile> {
-        ensure!(
-            (1..=BYTES_MAX).contains(&bytes),
-            "--size must lie between 1 byte and {}",
-            output::bytes(BYTES_MAX)
-        );
         let folder = Folder::new("demo-file")?;
         let path = folder.path().join("data");
         let file =

@@ -33,7 +33,7 @@ use clap::{Args, Subcommand};
 use remora::Device;
 use remora::connection::token::Token;
 use remora_command::node::address::{NodeAddress, RegionAddress};
-use remora_command::size::parse_size;
+use remora_command::size::size_in;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -57,7 +57,8 @@ pub struct Demo {
     #[arg(long, value_name = "FILE", conflicts_with = "size")]
     file: Option<PathBuf>,
     /// How much of this machine's own files to join; K, M, G are powers of 1024
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "64M",
+          value_parser = size_in(1..=data::BYTES_MAX))]
     size: u64,
     /// Print one line of JSON instead
     #[arg(long)]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use remora::kernel::no_loader;
 use remora_command::node::serve::Serve;
-use remora_command::{failure, log, ways};
+use remora_command::{command_line, failure, log, ways};
 use remora_demo::{Demo, Part};
 
 /// See it work: move a real file between two processes over RoCE v2, look things up near the data
@@ -32,7 +32,10 @@ enum Process {
 fn main() -> ExitCode {
     log::end_with_the_reader();
     log::start();
-    let Cli { demo, part } = Cli::parse();
+    let Cli { demo, part } = match command_line::parse("remora-demo") {
+        Ok(line) => line,
+        Err(status) => return status,
+    };
     let done = match part {
         None => demo.run(),
         Some(Process::Node(node)) => node.run(no_loader),
@@ -41,9 +44,6 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("remora-demo: {}", failure::told(&error));
-            ExitCode::FAILURE
-        }
+        Err(error) => failure::report("remora-demo", &error),
     }
 }

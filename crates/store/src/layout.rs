@@ -56,6 +56,8 @@ pub const PARTITIONS_MAX: u64 = 4096;
 pub const BUCKETS_MIN: u32 = 4;
 /// Bytes of a page of the area.
 pub const PAGE: u64 = 32 << 10;
+/// Bytes of the smallest block: no quota below it has room for a key.
+pub const BLOCK_MIN: u64 = 48;
 /// The smallest limit, in bytes.
 pub const LIMIT_MIN: u64 = 256 << 10;
 

@@ -16,6 +16,7 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_s
 use serde::{Deserialize, Serialize};
 
 use crate::child::{self, Helper};
+use crate::output;
 
 /// Round trips between looks at the clock.
 const ROUNDS: u32 = 256;
@@ -95,8 +96,7 @@ impl Peer {
             Kind::TcpBandwidth => tcp_source(to, time, self.buffer, self.write)?,
             Kind::UdpRate => udp_source(to, other)?,
         };
-        println!("{}", serde_json::to_string(&Figure { value })?);
-        Ok(())
+        output::json_line(&Figure { value })
     }
 }
 

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use remora_command::bound::bound;
 
 use crate::child;
 
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two looks for an event that takes milliseconds.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A program, which is killed when this value is dropped.
+/// A program, which is killed when this value is dropped, or this process ends.
 pub(super) struct Program {
     name: String,
     child: Option<Child>,
@@ -54,7 +55,8 @@ impl Program {
         Program::spawn(name_of(&command), command)
     }
 
-    fn spawn(name: String, mut command: Command) -> Result<Program> {
+    fn spawn(name: String, command: Command) -> Result<Program> {
+        let mut command = bound(&command)?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().with_context(|| format!("cannot start `{name}`"))?;
         Ok(Program { name, child: Some(child) })

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use remora::offload::cpu::{self, Level};
 use serde::Serialize;
@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::figure::Figure;
 use super::page::{self, levels};
 use super::row::{Case, Row, measure};
+use crate::failure::wrong_line;
 use crate::output;
 
 /// Options of every benchmark.
@@ -101,12 +102,13 @@ pub(super) fn report(rows: &[Row], such: &str, options: &Options) -> Result<()> 
 
 /// An error if nothing has the name that the options ask for: what was written before stays.
 fn ensure_any(is_any: bool, such: &str, options: &Options) -> Result<()> {
-    ensure!(
-        is_any,
+    if is_any {
+        return Ok(());
+    }
+    Err(wrong_line(anyhow!(
         "nothing is called `{}`: there are names such as {such}; without --only, all of them run",
         options.only
-    );
-    Ok(())
+    )))
 }
 
 /// Prints the rows, if there are any.

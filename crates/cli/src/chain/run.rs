@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
+use remora_command::seconds::seconds;
 
 use super::outcome::Outcome;
 use super::source::{load, set_up};
@@ -20,8 +21,8 @@ pub(crate) struct Run {
     /// The program's text
     file: PathBuf,
     /// Stop the program after this many seconds, if it does not end by itself; Ctrl-C stops it too
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
-    seconds: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    seconds: Duration,
     /// Print the outcome, or the mistakes in the text, as lines of JSON
     #[arg(long)]
     json: bool,
@@ -29,12 +30,9 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> Result<()> {
-        let Ok(patience) = Duration::try_from_secs_f64(self.seconds) else {
-            bail!("--seconds {} is not a positive length of time", self.seconds);
-        };
         let source = load(&self.file, self.json)?;
         let (mut card, messages) = set_up(&source)?;
-        let (stop, end) = (stop::on_signals()?, Instant::now().checked_add(patience));
+        let (stop, end) = (stop::on_signals()?, Instant::now().checked_add(self.seconds));
         let is_in_time = || end.is_none_or(|end| Instant::now() < end);
         let goes_on = || !stop.load(Ordering::Relaxed) && is_in_time();
         let mut rests = false;

@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use super::daemon::{self, DaemonArgs};
 use super::files::CARD;
+use crate::failure::wrong_line;
 use crate::output;
 use crate::sink::Sink;
 
@@ -110,10 +111,7 @@ struct Report {
 
 impl Copy {
     pub(super) fn run(self) -> Result<()> {
-        // Before a file is made of an old one.
-        if let (CopyEnd::Card(_) | CopyEnd::Process { .. }, None) = (&self.from, self.len) {
-            bail!("how many bytes of {} shall be copied? Pass --len", self.from);
-        }
+        self.check().map_err(wrong_line)?;
         let bench = Bench::new(PIECE).context("cannot set up a card to copy through")?;
         let target = self.target()?;
         let card = match &target {
@@ -164,6 +162,16 @@ impl Copy {
         self.report(done, moving, &source, &sink)
     }
 
+    /// An error if the options do not go together.
+    fn check(&self) -> Result<()> {
+        if let (CopyEnd::Card(_) | CopyEnd::Process { .. }, None) = (&self.from, self.len) {
+            bail!("how many bytes of {} shall be copied? Pass --len", self.from);
+        }
+        let is_one = self.card.is_none() || !self.daemon.is_named();
+        ensure!(is_one, "--card names another card than --socket: pass one");
+        Ok(())
+    }
+
     /// Would pieces from the start overwrite what is still to be read?
     fn goes_backwards(&self, len: u64) -> bool {
         let (from, to) = match (&self.from, &self.to) {
@@ -194,8 +202,7 @@ impl Copy {
             return output::json_line(&report);
         }
         if self.json {
-            eprintln!("{}", serde_json::to_string(&report)?);
-            return Ok(());
+            return Ok(output::json_line_to(&mut io::stderr(), &report)?);
         }
         let ways: Vec<_> = report.to_card.into_iter().chain(report.to_host).collect();
         let by = if ways.is_empty() { "on the card".into() } else { ways.join(", then ") };
@@ -212,7 +219,6 @@ impl Copy {
     fn target(&self) -> Result<Target> {
         let on_card = |place: &CopyEnd| matches!(place, CopyEnd::Card(_));
         if let Some(folder) = &self.card {
-            ensure!(!self.daemon.is_named(), "--card names another card than --socket: pass one");
             return Ok(Target::Files(card_of(folder)?));
         }
         if !on_card(&self.from) && !on_card(&self.to) {

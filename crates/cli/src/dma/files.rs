@@ -41,7 +41,7 @@ Examples:
 
 Scripts that name /dev/xdma0_h2c_0 find it if DIR is /dev, which root may write.")]
 pub(super) struct Files {
-    /// The directory; it is made if it is not there
+    /// The directory, which is there already
     dir: PathBuf,
     /// Channels in each direction
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4))]
@@ -85,9 +85,9 @@ impl Drop for Made {
 impl Files {
     pub(super) fn run(self) -> Result<()> {
         let stop = stop::on_signals()?;
+        let dir = self.dir.display();
+        ensure!(self.dir.is_dir(), "there is no directory {dir}: make it (mkdir -p {dir})");
         let card = CardMemory::new(self.sizes.sizes())?;
-        fs::create_dir_all(&self.dir)
-            .with_context(|| format!("cannot make {}", self.dir.display()))?;
         let mut made = Made::default();
         let control = self.control()?;
         self.link(&mut made, CARD, card.as_fd().as_raw_fd())?;

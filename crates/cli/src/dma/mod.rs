@@ -18,9 +18,10 @@ mod paths;
 mod registers;
 
 use anyhow::Result;
+use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
 use remora::dma::Sizes;
-use remora_command::size::parse_size;
+use remora_command::size::size_in;
 
 /// `remora dma`.
 #[derive(Debug, Args)]
@@ -76,11 +77,16 @@ impl Dma {
 #[derive(Clone, Copy, Debug, Args)]
 struct SizeArgs {
     /// Near memory of the card, whose pages are there from the start; K, M, G are powers of 1024
-    #[arg(long, default_value = "4M", value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, default_value = "4M", value_name = "SIZE", value_parser = of_card())]
     near: u64,
     /// Far memory of the card, whose pages come when they are touched
-    #[arg(long, default_value = "4G", value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, default_value = "4G", value_name = "SIZE", value_parser = of_card())]
     far: u64,
+}
+
+/// Parses a size that a card's memory can have.
+fn of_card() -> impl TypedValueParser<Value = u64> {
+    size_in(Sizes::LEAST..=Sizes::MOST)
 }
 
 impl SizeArgs {

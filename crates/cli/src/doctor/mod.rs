@@ -23,6 +23,7 @@ use anyhow::Result;
 use clap::Args;
 use comfy_table::{Cell, ContentArrangement};
 use remora::environment::ADDR_VARIABLE;
+use remora_command::node::address::written;
 use serde::Serialize;
 
 use crate::output;
@@ -39,6 +40,7 @@ Examples:
 The exit status is 1 if a check has failed: something keeps programs from connecting.")]
 pub(crate) struct Doctor {
     /// Address or name of the machine to which a program here cannot connect
+    #[arg(value_parser = written)]
     peer: Option<String>,
     /// The address or interface that the program's card has [default: REMORA_ADDR]
     #[arg(long, value_name = "IP|INTERFACE")]

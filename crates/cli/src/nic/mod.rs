@@ -13,6 +13,8 @@ use clap::{Args, Subcommand};
 use remora::daemon::Observer;
 use remora::impair::Impairments;
 
+use crate::failure::wrong_line;
+
 /// `remora nic`.
 #[derive(Debug, Args)]
 #[command(
@@ -68,7 +70,7 @@ struct Impair {
 impl Impair {
     fn run(self) -> Result<()> {
         // What is wrong with it is said here, without a daemon.
-        self.impairments.parse::<Impairments>()?;
+        self.impairments.parse::<Impairments>().map_err(wrong_line)?;
         Ok(self.socket.connect()?.impair(&self.impairments)?)
     }
 }

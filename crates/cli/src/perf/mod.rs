@@ -22,9 +22,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, value_parser};
 use remora_command::node::address::{AddressError, NodeAddress};
+use remora_command::seconds::seconds;
 
 use crate::DeviceArgs;
 use crate::child::{self, Helper};
+use crate::failure::wrong_line;
 use crate::remote::reaching;
 use plan::{Mode, Plan, Until, Verb};
 use serve::DEFAULT_PORT;
@@ -114,7 +116,7 @@ impl Perf {
 
 impl Test {
     fn run(&self, verb: Verb) -> Result<()> {
-        let plan = self.plan(verb)?;
+        let plan = self.plan(verb).map_err(wrong_line)?;
         let (server, node) = match self.node {
             Some(node) => (None, node.into()),
             None => self.start_server().map(|(server, node)| (Some(server), node))?,
@@ -210,11 +212,11 @@ fn address(text: &str) -> Result<NodeAddress, AddressError> {
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
-    if !(0.001..=86_400.0).contains(&seconds) {
+    let time = seconds(text)?;
+    if !(0.001..=86_400.0).contains(&time.as_secs_f64()) {
         return Err("give between 0.001 and 86400 seconds".into());
     }
-    Ok(Duration::from_secs_f64(seconds))
+    Ok(time)
 }
 
 fn qps_in_range() -> clap::builder::RangedI64ValueParser<u32> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use remora::nic::qp::Mtu;
-use remora_command::size::parse_size;
+use remora_command::size::{SizeError, size_in};
 
 use super::control::PATIENCE;
 
@@ -188,12 +188,9 @@ impl Plan {
 }
 
 /// The size of a message.
-pub(super) fn parse_message_size(text: &str) -> Result<u32, String> {
-    let bytes = parse_size(text).map_err(|error| error.to_string())?;
-    match u32::try_from(bytes) {
-        Ok(bytes) if (1..=SIZE_MAX).contains(&bytes) => Ok(bytes),
-        _ => Err(format!("a message has 1 to {SIZE_MAX} bytes")),
-    }
+pub(super) fn parse_message_size(text: &str) -> Result<u32, SizeError> {
+    let bytes = size_in(1..=u64::from(SIZE_MAX))(text)?;
+    Ok(u32::try_from(bytes).unwrap_or(SIZE_MAX))
 }
 
 /// An MTU by its bytes.

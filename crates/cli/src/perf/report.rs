@@ -61,8 +61,7 @@ enum Figures {
 pub(super) fn print(outcome: &Outcome, json: bool) -> Result<()> {
     let row = row(outcome);
     if json {
-        println!("{}", serde_json::to_string_pretty(&row)?);
-        return Ok(());
+        return output::json_line(&row);
     }
     let plan = &outcome.plan;
     let (name, qps, mtu) = (plan.name(), plan.qps, outcome.mtu);

@@ -12,6 +12,7 @@ use remora_store::select::selection::{Output, Selection};
 use remora_store::way::call::Condition;
 
 use super::read_schema;
+use crate::failure::wrong_line;
 
 /// What a value has to be.
 #[derive(Debug, Args)]
@@ -64,6 +65,6 @@ pub(super) fn bound(
     parameters: &[String],
 ) -> Result<RowCondition> {
     let parameters: Vec<&str> = parameters.iter().map(String::as_str).collect();
-    let told = |mistake: Mistake| anyhow!(mistake.render(name, text));
+    let told = |mistake: Mistake| wrong_line(anyhow!(mistake.render(name, text)));
     Predicate::parse(text).and_then(|read| read.bind(schema, &parameters)).map_err(told)
 }

@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 
 use super::progress::Progress;
 use super::{StoreArgs, key_name, read_schema};
+use crate::output;
 use crate::sink::Sink;
 
 /// The longest piece of an answer.
@@ -230,8 +231,7 @@ impl<W: Write> Sheet<W> {
             },
             Sheet::Json(to, schema) => {
                 let object = json(key, about, value, schema.as_ref());
-                serde_json::to_writer(&mut *to, &object)?;
-                to.write_all(b"\n")?;
+                output::json_line_to(to, &object)?;
             }
         }
         Ok(())

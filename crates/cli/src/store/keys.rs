@@ -4,10 +4,11 @@ use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use remora_command::seconds::seconds;
 use remora_store::client::{self, StoreError};
 use remora_store::way::call::{Condition, EXPIRY_KEPT, EXPIRY_NEVER, Placement};
 use serde_json::json;
@@ -85,6 +86,7 @@ pub(super) struct Put {
     /// The key
     key: String,
     /// The value [default: what --in names]
+    #[arg(required_unless_present = "input")]
     value: Option<String>,
     /// A file with the value; - is standard input
     #[arg(long = "in", value_name = "FILE", conflicts_with = "value")]
@@ -101,8 +103,8 @@ pub(super) struct Put {
     #[arg(long)]
     append: bool,
     /// Seconds after which the key expires [default: as the tablespace has it]
-    #[arg(long, value_name = "SECONDS")]
-    expire: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = in_seconds)]
+    expire: Option<u64>,
     /// The client's own flags
     #[arg(long, default_value_t = 0)]
     flags: u32,
@@ -116,7 +118,7 @@ impl Put {
             (_, true) => Condition::Present,
             _ => self.holds.condition(&plan),
         };
-        let expires_ms = self.expire.map_or(Ok(EXPIRY_KEPT), in_seconds)?;
+        let expires_ms = self.expire.unwrap_or(EXPIRY_KEPT);
         let placement = if self.append { Placement::Append } else { Placement::Set };
         let how = client::Put { condition, placement, flags: self.flags, expires_ms };
         let key = self.key.as_bytes();
@@ -135,22 +137,21 @@ impl Put {
                 io::stdin().lock().read_to_end(&mut bytes).context("cannot read the value")?;
                 Ok(bytes)
             }
-            (None, Some(path)) => {
+            (None, path) => {
+                let path = path.as_deref().context("no value")?;
                 fs::read(path).with_context(|| format!("cannot read {}", path.display()))
             }
-            (None, None) => anyhow::bail!("no value: name one behind the key, or a file with --in"),
         }
     }
 }
 
 /// So many seconds from now, in milliseconds of Unix time.
-fn in_seconds(seconds: f64) -> Result<u64> {
-    let after = Duration::try_from_secs_f64(seconds).ok();
-    let at = after.and_then(|after| SystemTime::now().checked_add(after));
+fn in_seconds(text: &str) -> Result<u64, String> {
+    let at = SystemTime::now().checked_add(seconds(text)?);
     let at = at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
     let ms = at.and_then(|at| u64::try_from(at.as_millis()).ok());
     let ms = ms.filter(|ms| *ms < EXPIRY_NEVER);
-    ms.with_context(|| format!("{seconds} is no number of seconds in which a key can expire"))
+    ms.ok_or_else(|| format!("`{text}` is no number of seconds in which a key can expire"))
 }
 
 /// `remora store delete`.

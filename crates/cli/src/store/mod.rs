@@ -21,10 +21,13 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
 use remora::{Device, wait_for};
 use remora_command::node::address::{AddressError, NodeAddress};
+use remora_command::size::{SizeError, size_in};
 use remora_store::client::{AsyncStoreClient, StoreClient};
+use remora_store::layout::{BLOCK_MIN, LIMIT_MIN};
 use remora_store::select::schema::{Column, Schema};
 use remora_store::way::connect::ClientOptions;
 use remora_store::way::door::PORT;
@@ -94,6 +97,16 @@ impl Store {
             What::Cluster(command) => command.run(),
         }
     }
+}
+
+/// Parses the memory that a store may take.
+fn memory() -> impl TypedValueParser<Value = u64> {
+    size_in(LIMIT_MIN..=u64::MAX)
+}
+
+/// Parses a tablespace's quota.
+fn quota(text: &str) -> Result<u64, SizeError> {
+    size_in(BLOCK_MIN..=u64::MAX)(text)
 }
 
 /// A store's address: HOST or HOST:PORT.

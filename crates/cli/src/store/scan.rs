@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use super::dump::put_text;
 use super::progress::Progress;
 use super::{StoreArgs, condition, key_name, read_schema};
+use crate::failure::wrong_line;
 use crate::output;
 
 /// `remora store scan`.
@@ -99,17 +100,19 @@ impl Scan {
         };
         let wanted = self.select.as_deref().unwrap_or("*");
         let selected = Output::parse(wanted, schema)
-            .map_err(|mistake| anyhow!(mistake.render("select", wanted)))?;
+            .map_err(|mistake| wrong_line(anyhow!(mistake.render("select", wanted))))?;
         let selection =
             Selection { row_least: schema.fixed(), condition, output: selected, limit: self.limit };
         match &selection.output {
-            Output::Aggregates(_) if self.limit < u64::MAX => bail!(
+            Output::Aggregates(_) if self.limit < u64::MAX => Err(wrong_line(anyhow!(
                 "--limit is on the rows that come, and aggregates are over all that are selected: \
                 leave it out"
-            ),
+            ))),
             Output::Aggregates(_) => self.aggregates(wanted, schema, &selection),
             Output::Whole => self.columns(schema.columns(), &selection),
-            Output::Columns(_) => self.columns(&projected(wanted, schema)?, &selection),
+            Output::Columns(_) => {
+                self.columns(&projected(wanted, schema).map_err(wrong_line)?, &selection)
+            }
         }
     }
 

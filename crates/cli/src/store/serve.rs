@@ -1,5 +1,6 @@
 //! The server: a store on a card, in every way at once.
 
+use std::env;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -13,17 +14,17 @@ use clap::{Args, ValueEnum as _};
 use remora::connection::token::Token;
 use remora_command::device::{DeviceArgs, token_of_node};
 use remora_command::random;
-use remora_command::size::parse_size;
 use remora_store::log::{Fsync, Recovery};
 use remora_store::service::{KeepOptions, Service, ServiceOptions};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
 use remora_store::way::door::PORT;
 use serde_json::json;
 
-use super::PASSWORD_VARIABLE;
 use super::cluster::{self, NodeArgs};
 use super::progress::reading_back;
 use super::tablespace::Stored;
+use super::{PASSWORD_VARIABLE, quota};
+use crate::failure::wrong_line;
 use crate::{output, stop};
 
 /// How often the command looks whether to stop.
@@ -50,7 +51,7 @@ pub(super) struct Serve {
     #[arg(long, default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// The most bytes that keys and values may take, with what belongs to them
-    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    #[arg(long, default_value = "1G", value_parser = super::memory())]
     memory: u64,
     /// Serve Redis' clients [default address: 127.0.0.1:6379]
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "6379")]
@@ -124,13 +125,7 @@ impl FromStr for Space {
         let mut words = text.split(':');
         let mut options = TablespaceOptions::new(words.next().unwrap_or_default());
         if let Some(size) = words.next().filter(|size| !size.is_empty()) {
-            let bytes = parse_size(size).map_err(|error| error.to_string())?;
-            if bytes == 0 {
-                return Err(format!(
-                    "`{text}` has room for nothing: leave the size out, or raise it"
-                ));
-            }
-            options.quota = Some(bytes);
+            options.quota = Some(quota(size).map_err(|error| error.to_string())?);
         }
         if let Some(word) = words.next() {
             let stored = Stored::from_str(word, false);
@@ -154,17 +149,8 @@ impl FromStr for Space {
 impl Serve {
     pub(super) fn run(self) -> Result<ExitCode> {
         let stop = stop::on_signals()?;
-        let group = self.group.name()?;
-        let (is_served, given) = (self.redis.is_some() || self.memcached.is_some(), &self.password);
-        // (A variable is also there for those who ask servers.)
-        ensure!(
-            group.is_some()
-                || is_served
-                || given.is_none()
-                || *given == std::env::var(PASSWORD_VARIABLE).ok(),
-            "--password is of Redis’ and memcached’s clients, and none are served: add --redis or \
-             --memcached, or leave it out"
-        );
+        self.check().map_err(wrong_line)?;
+        let (group, is_served) = (self.group.name(), self.has_fronts());
         let device = self.device.open()?;
         if self.until_eof {
             stop::on_end_of_input(stop.clone())?;
@@ -204,16 +190,37 @@ impl Serve {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn options(&self, token: Option<Token>) -> Result<ServiceOptions> {
-        let seed = u64::from_ne_bytes(random::bytes()?);
-        let mut options = ServiceOptions::new(self.memory, seed);
-        let eviction = if self.evict { Eviction::Clock } else { Eviction::Never };
-        options.defaults.eviction = eviction;
+    /// Are Redis' or memcached's clients served?
+    fn has_fronts(&self) -> bool {
+        self.redis.is_some() || self.memcached.is_some()
+    }
+
+    /// An error if the options do not go together.
+    fn check(&self) -> Result<()> {
+        self.group.check()?;
+        // (A variable is also there for those who ask servers.)
+        let given = self.password.is_some() && self.password != env::var(PASSWORD_VARIABLE).ok();
+        ensure!(
+            self.has_fronts() || !given,
+            "--password is of Redis’ and memcached’s clients, and none are served: add --redis or \
+             --memcached, or leave it out"
+        );
         let names = || self.tablespaces.iter().map(|space| &space.0.name);
         let twice = names().enumerate().find(|(at, name)| names().take(*at).any(|n| n == *name));
         if let Some((_, name)) = twice {
             bail!("--tablespace {name} is given twice: give it once");
         }
+        if self.group.name().is_some() {
+            cluster::are_used(self.tablespaces.iter().map(|space| &space.0))?;
+        }
+        Ok(())
+    }
+
+    fn options(&self, token: Option<Token>) -> Result<ServiceOptions> {
+        let seed = u64::from_ne_bytes(random::bytes()?);
+        let mut options = ServiceOptions::new(self.memory, seed);
+        let eviction = if self.evict { Eviction::Clock } else { Eviction::Never };
+        options.defaults.eviction = eviction;
         let spaces = self.tablespaces.iter().map(|space| space.0.clone());
         options.tablespaces = spaces.map(|space| TablespaceOptions { eviction, ..space }).collect();
         let (fsync, damaged) = (self.fsync, self.damaged);
@@ -302,7 +309,7 @@ mod tests {
     fn tablespaces_are_read_or_refused() {
         let space: Space = "a:1M:lz4".parse().unwrap();
         assert_eq!((space.0.name.as_str(), space.0.quota), ("a", Some(1 << 20)));
-        for text in ["a:0", "a:1M:lz5", "a:1M:lz4:x", "a:much"] {
+        for text in ["a:0", "a:1", "a:1M:lz5", "a:1M:lz4:x", "a:much"] {
             assert!(text.parse::<Space>().is_err(), "{text}");
         }
     }

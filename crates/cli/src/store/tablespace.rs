@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use remora_command::size::parse_size;
+use remora_command::seconds::seconds;
 use remora_store::client::StoreClient;
 use remora_store::codec::Codec;
 use remora_store::tablespace::{Eviction, TablespaceOptions};
@@ -13,7 +13,7 @@ use remora_store::way::connect::ClientOptions;
 use remora_store::way::info::SpaceInfo;
 use serde_json::{Value, json};
 
-use super::{StoreAddress, turn_to};
+use super::{StoreAddress, quota, turn_to};
 use crate::output;
 
 /// `remora store tablespace`.
@@ -42,7 +42,7 @@ enum What {
     },
     /// List all
     List {
-        /// Print a line of JSON each
+        /// Print one line of JSON
         #[arg(long)]
         json: bool,
     },
@@ -58,14 +58,14 @@ struct Create {
     /// Its name
     name: String,
     /// The most bytes that it may have [default: what the store has]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = quota)]
     quota: Option<u64>,
     /// Where memory is short, let go what has not been used for some time
     #[arg(long)]
     evict: bool,
     /// Seconds after which its keys expire, unless they say otherwise
-    #[arg(long, value_name = "SECONDS")]
-    expire: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = time_to_live)]
+    expire: Option<u64>,
     /// How its values are stored
     #[arg(long, value_name = "CODEC", value_enum, default_value_t = Stored::Plain)]
     codec: Stored,
@@ -99,27 +99,28 @@ impl Stored {
 }
 
 impl Create {
-    fn options(&self) -> Result<TablespaceOptions> {
-        let expiry = self.expire.map(|seconds| {
-            let after = Duration::try_from_secs_f64(seconds).ok();
-            let ms = after.and_then(|after| u64::try_from(after.as_millis()).ok());
-            ms.filter(|ms| *ms > 0).with_context(|| format!("{seconds} is no time to live"))
-        });
-        Ok(TablespaceOptions {
+    fn options(&self) -> TablespaceOptions {
+        TablespaceOptions {
             name: self.name.clone(),
             quota: self.quota,
             eviction: if self.evict { Eviction::Clock } else { Eviction::Never },
-            default_expiry_ms: expiry.transpose()?,
+            default_expiry_ms: self.expire,
             codec: self.codec.codec(self.plain),
-        })
+        }
     }
+}
+
+/// Parses seconds; in milliseconds.
+fn time_to_live(text: &str) -> Result<u64, String> {
+    let ms = u64::try_from(seconds(text)?.as_millis()).ok();
+    ms.filter(|ms| *ms > 0).ok_or_else(|| format!("`{text}` is no time to live"))
 }
 
 impl Tablespace {
     pub(super) fn run(self) -> Result<ExitCode> {
         self.store.with(&ClientOptions::default(), |client| match &self.what {
             What::Create(create) => {
-                let made = client.create_tablespace(&create.options()?)?;
+                let made = client.create_tablespace(&create.options())?;
                 println!("{} is tablespace {}", create.name, made.0);
                 Ok(())
             }
@@ -140,7 +141,7 @@ impl Tablespace {
 fn list(client: &mut StoreClient, json: bool) -> Result<()> {
     let all = client.tablespaces()?;
     if json {
-        return all.iter().map(to_json).try_for_each(|space| output::json_line(&space));
+        return output::json_line(&all.iter().map(to_json).collect::<Vec<_>>());
     }
     println!("{}", table(&all));
     Ok(())

@@ -14,6 +14,7 @@ use remora::message::{ANEW_VARIABLE, KEEP_VARIABLE, Kept};
 use remora_command::log::is_level;
 
 use super::libraries::{Libraries, put_first};
+use crate::failure::wrong_line;
 
 /// The folders searched first for libraries.
 pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -97,7 +98,7 @@ pub(crate) fn are_addresses(list: &str) -> Result<()> {
 /// `REMORA_IMPAIR` for impairments that can be understood, or for a file of them.
 fn impair_value(wanted: &str) -> Result<OsString> {
     let Some(file) = wanted.strip_prefix('@') else {
-        wanted.parse::<Impairments>()?;
+        wanted.parse::<Impairments>().map_err(wrong_line)?;
         return Ok(wanted.into());
     };
     // Absolute, because the program may change its working directory.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use remora::printable;
 
@@ -14,6 +14,7 @@ use super::progress::Progress;
 use super::result::Outcome;
 use super::seeds::{self, Runs, Seeds, shown};
 use super::settings::Settings;
+use crate::failure::wrong_line;
 use crate::output;
 
 /// `remora world compare`.
@@ -34,9 +35,10 @@ pub(super) struct Compare {
 impl Compare {
     pub(super) fn run(self) -> Result<ExitCode> {
         if self.worlds.len() < 2 {
-            bail!("name two worlds or more; for one, there is `remora world run`");
+            let why = anyhow!("name two worlds or more; for one, there is `remora world run`");
+            return Err(wrong_line(why));
         }
-        self.seeds.check(&self.files)?;
+        self.seeds.check(&self.files).map_err(wrong_line)?;
         let number = self.seeds.number().unwrap_or(1);
         let progress = Progress::of(u64::from(number) * self.worlds.len() as u64);
         let (mut worlds, mut status) = (Vec::new(), ExitCode::SUCCESS);

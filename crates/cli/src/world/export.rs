@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use remora::nic::wire::ROCE_PORT;
 use remora::pcap::Capture;
@@ -17,6 +17,7 @@ use remora_sim::net::{Change, Link, Node, Ps};
 use remora_sim::world_file::Experiment;
 
 use super::load::{self, Chosen};
+use crate::failure::wrong_line;
 use crate::output::{counted, grouped};
 
 /// `remora world export`.
@@ -56,15 +57,17 @@ pub(super) struct Export {
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
     /// The ends of that cable [default: those that the world's section record captures]
-    #[arg(long, value_names = ["NODE", "NODE"], num_args = 2)]
-    cable: Vec<String>,
+    #[arg(long, value_names = ["NODE", "NODE"], num_args = 2, value_parser = node)]
+    cable: Vec<Node>,
+}
+
+fn node(name: &str) -> Result<Node, String> {
+    Node::named(name).ok_or_else(|| "it is no node: write it as in `switch 0` or `host 3`".into())
 }
 
 impl Export {
     pub(super) fn run(self) -> Result<ExitCode> {
-        if !self.cable.is_empty() && self.pcapng.is_none() {
-            bail!("--cable says whose packets --pcapng writes: give --pcapng FILE, too");
-        }
+        self.check().map_err(wrong_line)?;
         let needs_run = [&self.fct, &self.pfc, &self.qlen, &self.series, &self.pcapng];
         let outputs = [&self.topology, &self.flows].into_iter().chain(needs_run);
         let outputs: Vec<&Path> = outputs.flatten().map(PathBuf::as_path).collect();
@@ -86,12 +89,6 @@ impl Export {
             }
         }
         if needs_run.iter().all(|path| path.is_none()) {
-            if self.topology.is_none() && self.flows.is_none() {
-                bail!(
-                    "say what to write: --fct, --pfc, --qlen, --series, --pcapng, --topology or \
-                     --flows"
-                );
-            }
             return Ok(ExitCode::SUCCESS);
         }
         self.prepare(&mut experiment)?;
@@ -99,6 +96,21 @@ impl Export {
         print!("{report}");
         self.write(&experiment, &report)?;
         Ok(load::status([(&experiment, &report)]))
+    }
+
+    /// An error if the options name nothing to write, or do not go together.
+    fn check(&self) -> Result<()> {
+        let Export { topology, flows, fct, pfc, qlen, series, pcapng, .. } = self;
+        let all = [topology, flows, fct, pfc, qlen, series, pcapng];
+        ensure!(
+            self.cable.is_empty() || pcapng.is_some(),
+            "--cable says whose packets --pcapng writes: give --pcapng FILE, too"
+        );
+        ensure!(
+            all.iter().any(|path| path.is_some()),
+            "say what to write: --fct, --pfc, --qlen, --series, --pcapng, --topology or --flows"
+        );
+        Ok(())
     }
 
     /// Writes what the run has come to.
@@ -140,11 +152,7 @@ impl Export {
         let usual = RecordOptions { every: US, captures: Vec::new() };
         let all = cluster.topology.links();
         let options = cluster.record.get_or_insert(usual);
-        if let [a, b] = self.cable.as_slice() {
-            let node = |name: &str| {
-                Node::named(name).with_context(|| format!("\"{name}\" is no node: `switch 0`"))
-            };
-            let (a, b) = (node(a)?, node(b)?);
+        if let [a, b] = *self.cable.as_slice() {
             let is_between =
                 |(_, link): &(u32, &Link)| [(a, b), (b, a)].contains(&(link.from, link.to));
             let between = (0u32..).zip(&all).filter(is_between).map(|(link, _)| link);

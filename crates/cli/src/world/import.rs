@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use remora_sim::format::{goal, htsim};
+use remora_sim::format::htsim;
 
 use super::load::{self, Chosen};
+use crate::failure::wrong_line;
 use crate::output;
 
 /// `remora world import`.
@@ -27,7 +28,7 @@ pub(super) struct Import {
     #[arg(required = true, num_args = 1..=2)]
     files: Vec<PathBuf>,
     /// Hosts of a star, for flows without a topology
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     hosts: u32,
     /// The world file to write
     #[arg(long, value_name = "WORLD.toml")]
@@ -49,6 +50,7 @@ enum Format {
 
 impl Import {
     pub(super) fn run(self) -> Result<()> {
+        let text = self.world().map_err(wrong_line)?;
         if self.to.exists() && !self.force {
             bail!("{} is there already; --force overwrites it", self.to.display());
         }
@@ -56,7 +58,6 @@ impl Import {
             load::keep_input(file, &[self.to.as_path()])?;
             File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
         }
-        let text = self.world()?;
         // What cannot be read is told before anything is written.
         let chosen = Chosen { seed: None, threads: None };
         let experiment = load::parse(&self.to, &text, chosen, &[self.to.as_path()])?;
@@ -74,17 +75,10 @@ impl Import {
 
     /// Says what the files have that the world does not take from them as it is.
     fn tell_left_out(&self) -> Result<()> {
-        for file in self.files.iter().filter(|_| self.format != Format::Hpcc) {
-            let text = load::read(file)?;
-            let file = file.display();
-            if self.format == Format::Goal {
-                if goal::has_empty(&text) {
-                    eprintln!("{file}: messages of 0 bytes have 1 in the world");
-                }
-                continue;
-            }
-            let left = htsim::left_out(&text).join(", ");
+        for file in self.files.iter().filter(|_| self.format == Format::Htsim) {
+            let left = htsim::left_out(&load::read(file)?).join(", ");
             if !left.is_empty() {
+                let file = file.display();
                 eprintln!(
                     "{file}: left out: {left}; [switch] and `class` are for the world to say"
                 );

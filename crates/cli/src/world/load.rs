@@ -159,11 +159,12 @@ impl<'a> Source<'a> {
             experiment
         });
         parsed.map_err(|mistake| {
-            let Mistake { at, message, help } = mistake;
+            let Mistake { at, message, help, file } = mistake;
             let name = path.display().to_string();
             let colour = output::has_colours();
             eprintln!("{}\n", Diagnostic { at, message, help }.render(&name, text, colour));
-            anyhow!("{name} has a mistake, and nothing was run or written")
+            let whose = file.map_or(name, |file| printable(&file));
+            anyhow!("{whose} has a mistake, and nothing was run or written")
         })
     }
 

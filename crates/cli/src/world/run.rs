@@ -13,6 +13,7 @@ use super::page;
 use super::progress::Progress;
 use super::result::Outcome;
 use super::seeds::{self, Seeds};
+use crate::failure::wrong_line;
 
 /// `remora world run`.
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(self) -> Result<ExitCode> {
-        self.seeds.check(&self.files)?;
+        self.seeds.check(&self.files).map_err(wrong_line)?;
         if let Some(number) = self.seeds.number() {
             let progress = Progress::of(number.into());
             let chosen = (self.chosen, number);

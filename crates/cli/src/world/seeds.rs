@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use remora::printable;
 use serde::Serialize;
@@ -13,6 +13,7 @@ use super::figures::{FIGURES, Figure, Spread};
 use super::load::{self, Chosen, Files, Source};
 use super::progress::Progress;
 use super::result::Outcome;
+use crate::failure::wrong_line;
 use crate::output::{self, grouped};
 
 /// How many seeds a world is run with.
@@ -64,7 +65,8 @@ pub(super) fn run(
     let mut experiment = progress.aside(|| source.load(chosen))?;
     let (name, first) = (experiment.name.clone(), experiment.cluster.net.seed);
     let Some(last) = first.checked_add(u64::from(number) - 1) else {
-        bail!("there are no {number} seeds from {first} on: take a lower --seed");
+        let why = anyhow!("there are no {number} seeds from {first} on: take a lower --seed");
+        return Err(wrong_line(why));
     };
     let transport = experiment.cluster.transport.name;
     let (mut runs, mut status) = (Vec::new(), Ok(ExitCode::SUCCESS));

@@ -73,12 +73,23 @@ impl NodeAddress {
     pub fn parse(text: &str, default_port: u16) -> Result<NodeAddress, AddressError> {
         let found = match literal(text, default_port) {
             Some(found) => found,
-            None => by_name(text, default_port)?,
+            None => looked_up(named(text, default_port)?)?,
         };
         if found.ip().is_unspecified() || found.port() == 0 {
             return Err(AddressError::Node(text.into()));
         }
         Ok(NodeAddress { ip: found.ip(), port: found.port() })
+    }
+}
+
+/// Lets a text pass that may be a node's address, whether or not anybody knows the machine.
+///
+/// # Errors
+/// The text is no address.
+pub fn written(text: &str) -> Result<String, AddressError> {
+    match literal(text, DEFAULT_PORT) {
+        Some(_) => Ok(text.to_owned()),
+        None => named(text, DEFAULT_PORT).map(|_| text.to_owned()),
     }
 }
 
@@ -98,16 +109,18 @@ fn literal(text: &str, default_port: u16) -> Option<SocketAddr> {
     bare.map(|ip| SocketAddr::new(ip, default_port)).or_else(|_| text.parse()).ok()
 }
 
-/// A machine by its name, and perhaps a port.
-fn by_name(text: &str, default_port: u16) -> Result<SocketAddr, AddressError> {
+/// A machine's name, and perhaps a port.
+fn named(text: &str, default_port: u16) -> Result<(&str, u16), AddressError> {
     let wrong = || AddressError::Node(text.into());
     let (name, port) = match text.split_once(':') {
         Some((name, port)) => (name, port.parse().map_err(|_| wrong())?),
         None => (text, default_port),
     };
-    if !is_host_name(name) {
-        return Err(wrong());
-    }
+    if is_host_name(name) { Ok((name, port)) } else { Err(wrong()) }
+}
+
+/// The first address of a machine.
+fn looked_up((name, port): (&str, u16)) -> Result<SocketAddr, AddressError> {
     let unknown = |why: String| AddressError::Name { name: name.into(), why };
     let mut found = (name, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
     found.next().ok_or_else(|| unknown("it has none".into()))
@@ -187,6 +200,7 @@ mod tests {
             let refused = wrong.parse::<NodeAddress>();
             assert_eq!(refused, Err(AddressError::Node(wrong.into())), "{wrong}");
         }
+        assert!(written("1.2.3").is_err() && written("a b").is_err());
     }
 
     #[test]
@@ -196,6 +210,7 @@ mod tests {
             assert!(node.ip.is_loopback(), "{node}");
             assert_eq!(node.port, port);
         }
+        assert!(written("no.such.name.invalid:7000").is_ok());
         let unknown = "no.such.name.invalid:7000".parse::<NodeAddress>().unwrap_err();
         assert!(
             matches!(&unknown, AddressError::Name { name, .. } if name == "no.such.name.invalid")

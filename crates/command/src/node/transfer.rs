@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use super::address::RegionAddress;
 use super::client::{RemoteRegion, WINDOW};
+use crate::stop::Interrupted;
 
 /// The size of a piece in bytes.
 pub const CHUNK: usize = 1 << 20;
@@ -78,7 +79,7 @@ pub enum TransferError {
     Local(#[from] io::Error),
     /// The caller has stopped the transfer.
     #[error("the transfer was stopped before its end")]
-    Stopped,
+    Stopped(#[source] Interrupted),
     /// The staging memory cannot be registered.
     #[error("cannot set up the transfer: {0}")]
     Staging(#[from] RegisterError),
@@ -192,7 +193,7 @@ impl<'a> Transfer<'a> {
         loop {
             while !ended && flight.has_room() {
                 let (slot, room) = flight.piece(flight.posted);
-                let len = fill(source, &mut self.buffer[..room])?;
+                let len = fill(source, &mut self.buffer[..room]).map_err(of_source)?;
                 ended = len < room;
                 if len > 0 {
                     let piece = &self.buffer[..len];
@@ -210,7 +211,7 @@ impl<'a> Transfer<'a> {
             flight.done += len;
             told(flight.done - offset);
         }
-        if !ended && fill(source, &mut self.buffer[..1])? > 0 {
+        if !ended && fill(source, &mut self.buffer[..1]).map_err(of_source)? > 0 {
             let room = self.remote.len() - offset;
             return Err(TransferError::TooLong {
                 region: self.remote.address().clone(),
@@ -242,7 +243,7 @@ impl<'a> Transfer<'a> {
         let end = Instant::now() + COMPLETION_PATIENCE;
         let status = loop {
             if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-                return Err(TransferError::Stopped);
+                return Err(TransferError::Stopped(Interrupted));
             }
             match self.remote.cq().spin(LOOK) {
                 Ok(Completion { status, .. }) => break status,
@@ -269,6 +270,14 @@ impl<'a> Transfer<'a> {
 impl From<PollCqError> for TransferError {
     fn from(error: PollCqError) -> TransferError {
         TransferError::Wait(error.into())
+    }
+}
+
+/// What the source says is why the transfer fails; or the source was told to stop.
+fn of_source(error: io::Error) -> TransferError {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(stopped) => TransferError::Stopped(*stopped),
+        None => TransferError::Local(error),
     }
 }
 

@@ -3,7 +3,6 @@
 //! One thread does everything, because the figures count the work of one core: it drives the card,
 //! or, between [`Op::Begin`] and [`Op::End`], answers RPCs. It spins in both cases.
 
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ use super::image::ELEMENT_LEN;
 use super::rpc::{self, Op, word};
 use super::served::Served;
 use super::sketchers::Sketchers;
-use crate::child;
+use crate::{child, output};
 
 const PORT: u16 = 18_516;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -93,7 +92,7 @@ impl Server {
             rkey: region.key(),
             len: region.len(),
         };
-        announce(&Ready {
+        output::json_line(&Ready {
             card: SocketAddr::new(device.info().address, listener.port()),
             tcp: tcp.local_addr()?,
             memory: place(&memory),
@@ -144,11 +143,6 @@ fn open_for_chains() -> Result<Device> {
         }
         opened => Ok(opened?),
     }
-}
-
-fn announce(ready: &Ready) -> Result<()> {
-    println!("{}", serde_json::to_string(ready)?);
-    std::io::stdout().flush().context("cannot print")
 }
 
 /// Serves a store with [`TABLESPACES`], whose limit is `limit` bytes.

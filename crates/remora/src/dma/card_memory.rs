@@ -54,6 +54,13 @@ pub struct Sizes {
     pub far: u64,
 }
 
+impl Sizes {
+    /// The least of either kind, in bytes; all others are rounded up to a multiple of it.
+    pub const LEAST: u64 = GRANULE;
+    /// The most of either kind, in bytes.
+    pub const MOST: u64 = LEN_MAX;
+}
+
 impl Default for Sizes {
     /// 4 MiB near and 4 GiB far, of which only touched pages take memory of the machine.
     fn default() -> Sizes {

@@ -70,13 +70,18 @@ struct Schedule {
 /// # Errors
 /// If it is none, has more ranks than there are hosts, or sends and receives that do not match.
 pub fn read(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
-    parse(text, hosts)?.flows()
+    read_whole(text, hosts).map(|(flows, _)| flows)
 }
 
-/// Does a schedule send messages without bytes? A flow has one at least, and so have these.
-pub fn has_empty(text: &str) -> bool {
+/// As [`read`], and whether messages are without bytes: a flow has one at least, and so have these.
+///
+/// # Errors
+/// See [`read`].
+pub fn read_whole(text: &str, hosts: u32) -> Result<(Vec<Flow>, bool), FormatError> {
+    let schedule = parse(text, hosts)?;
     let is_empty = |op: &Op| matches!(op.what, What::Send { bytes: 0, .. });
-    parse(text, u32::MAX).is_ok_and(|schedule| schedule.ops.iter().any(is_empty))
+    let has_empty = schedule.ops.iter().any(is_empty);
+    Ok((schedule.flows()?, has_empty))
 }
 
 fn parse(text: &str, hosts: u32) -> Result<Schedule, FormatError> {
@@ -418,8 +423,8 @@ mod tests {
     #[test]
     fn messages_without_bytes_have_one() {
         let text = "num_ranks 2\nrank 0 {\nsend 0b to 1\n}\nrank 1 {\nrecv 0b from 0\n}\n";
-        assert_eq!(read(text, 2), Ok(vec![Flow::new(0, 1, 1, 0)]));
-        assert!(has_empty(text) && !has_empty(TREE));
+        assert_eq!(read_whole(text, 2), Ok((vec![Flow::new(0, 1, 1, 0)], true)));
+        assert!(!read_whole(TREE, 64).unwrap().1);
     }
 
     #[test]

@@ -28,17 +28,24 @@ pub struct Mistake {
     pub message: String,
     /// What the writer of the file can do about it.
     pub help: String,
+    /// The file that has it, as the world names it; `None`: the world itself.
+    pub file: Option<String>,
 }
 
 impl Mistake {
     pub(super) fn new(at: Range<usize>, message: impl Display, help: impl Into<String>) -> Mistake {
-        Mistake { at, message: message.to_string(), help: help.into() }
+        Mistake { at, message: message.to_string(), help: help.into(), file: None }
+    }
+
+    /// The same, as a mistake in a file that the world names.
+    pub(super) fn of_file(self, name: &str) -> Mistake {
+        Mistake { file: Some(name.into()), ..self }
     }
 }
 
 /// A mistake in a file that the world names.
 pub(super) fn in_file(name: &str, at: Range<usize>, error: FormatError) -> Mistake {
-    Mistake::new(at, format!("{name}, {error}"), "correct that line of the file")
+    Mistake::new(at, format!("{name}, {error}"), "correct that line of the file").of_file(name)
 }
 
 /// A value that was found, and its place.

@@ -78,7 +78,7 @@ fn from_file(
     };
     let read = read.map_err(|error| in_file(&name, at.clone(), error))?;
     let places = vec![at; read.topology.cables.len()];
-    check(&section, &read.topology, &places)?;
+    check(&section, &read.topology, &places).map_err(|mistake| mistake.of_file(&name))?;
     section.end()?;
     Ok(read)
 }

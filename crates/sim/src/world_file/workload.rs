@@ -339,9 +339,20 @@ fn from_file(
             read
         }),
         "htsim" => htsim::read_matrix(&text, hosts).map(HpccFlows::of),
-        _ => goal::read(&text, hosts).map(HpccFlows::of),
+        _ => goal::read_whole(&text, hosts).map(|(flows, has_empty)| {
+            if has_empty {
+                let what = format!("{name}: messages of 0 bytes have 1 here");
+                around.warnings.borrow_mut().push(what);
+            }
+            HpccFlows::of(flows)
+        }),
     };
-    read.map_err(|error| in_file(&name, at, error))
+    let read = read.map_err(|error| in_file(&name, at.clone(), error))?;
+    if read.flows.is_empty() {
+        let wrong = Mistake::new(at, format!("{name} has no flows"), "take another file");
+        return Err(wrong.of_file(&name));
+    }
+    Ok(read)
 }
 
 /// What is wrong with flows whose sections were right one by one. `places` has each section's first

@@ -1,11 +1,9 @@
 //! The sizes that blocks have.
 
-use crate::layout::PAGE;
+use crate::layout::{BLOCK_MIN, PAGE};
 
 /// Bytes that every block's place and size are multiples of.
 pub(crate) const GRAIN: u64 = 16;
-/// The smallest block.
-const SMALLEST: u64 = 48;
 /// The largest block of a class, in bytes; longer items have pages of their own.
 const LARGEST: u64 = 256 << 10;
 /// The most pages of a span.
@@ -26,7 +24,7 @@ pub(crate) struct Class {
 /// tenth of a span is in no block.
 pub(crate) fn classes() -> Vec<Class> {
     let mut classes: Vec<Class> = Vec::new();
-    let mut wanted = SMALLEST;
+    let mut wanted = BLOCK_MIN;
     while wanted <= LARGEST {
         let span = |pages: &u64| {
             let blocks = pages * PAGE / wanted;

@@ -157,8 +157,9 @@ impl Memcached {
         let server = Server::start(|port| {
             let mut command = Command::new("memcached");
             command.args(["-t", "1", "-m", "1024", "-U", "0", "-l", "127.0.0.1", "-p", port]);
-            // It refuses to be root, and drops to this user if it is.
-            command.args(["-u", "nobody"]);
+            // It refuses to be root unless it is told to be. As another user, it would not end with
+            // this process.
+            command.args(["-u", "root"]);
             Ok(command)
         })?;
         Ok(Some(Memcached(server)))

@@ -22,6 +22,7 @@ use remora_sim::net::{BufferOptions, FatTree, Marking, Ps};
 use super::figure::Figure;
 use super::page;
 use super::report::{Found, Options, publish, show};
+use crate::failure::wrong_line;
 use crate::output;
 
 /// Measures transports in networks of servers, and the simulator itself.
@@ -84,7 +85,7 @@ impl Worlds {
         let mut figures = found.figures(&is_wanted);
         figures.extend(hardware::figures(&is_wanted, options.quick)?);
         if rows.is_empty() && figures.is_empty() && options.quick {
-            fig12::ensure_size(&is_wanted)?;
+            fig12::ensure_size(&is_wanted).map_err(wrong_line)?;
         }
         show(&rows);
         figures.iter().for_each(Figure::show);

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use remora_cluster::etcd::{EtcdGroup, EtcdTls};
 
 use super::{ETCD, EtcdArgs};
+use crate::failure::wrong_line;
 
 /// Has the user's password where no file does.
 const PASSWORD: &str = "REMORA_ETCD_PASSWORD";
@@ -16,9 +17,10 @@ impl EtcdArgs {
     /// # Errors
     /// A file cannot be read, or the options do not go together.
     pub(super) fn group(&self, name: &str) -> Result<EtcdGroup> {
+        self.check().map_err(wrong_line)?;
         let mut group = EtcdGroup::new(self.endpoints(), name);
         group.user = self.user()?;
-        group.tls = self.tls(&group.endpoints)?;
+        group.tls = self.tls()?;
         Ok(group)
     }
 
@@ -54,32 +56,37 @@ impl EtcdArgs {
                 let text = String::from_utf8(text).context("etcd’s password is no UTF-8")?;
                 text.trim_end_matches(['\r', '\n']).to_owned()
             }
-            None => std::env::var(PASSWORD).with_context(|| {
-                format!(
-                    "--etcd-user {user} needs a password: name its file by \
-                         --etcd-password-file, or set {PASSWORD}"
-                )
+            None => std::env::var(PASSWORD).map_err(|_| {
+                wrong_line(anyhow!(
+                    "--etcd-user {user} needs a password: name its file by --etcd-password-file, \
+                     or set {PASSWORD}"
+                ))
             })?,
         };
         Ok(Some((user.clone(), password)))
     }
 
-    fn tls(&self, endpoints: &[String]) -> Result<Option<EtcdTls>> {
+    /// An error if the options do not go together.
+    fn check(&self) -> Result<()> {
         let is_tls = |url: &&String| url.starts_with("https:");
-        let Some(url) = endpoints.iter().find(is_tls) else {
+        let Some(url) = self.etcd.iter().find(is_tls) else {
             ensure!(self.etcd_ca.is_none(), "--etcd-ca is for etcd by TLS: write --etcd https://…");
-            return Ok(None);
+            return Ok(());
         };
         ensure!(
-            endpoints.iter().all(|url| is_tls(&url)),
+            self.etcd.iter().all(|url| is_tls(&url)),
             "all members of etcd are reached by https:, or none is"
         );
-        let ca = self.etcd_ca.as_ref().with_context(|| {
-            format!(
-                "{url} needs --etcd-ca, the certificates of who may have signed etcd’s; \
-                     those of the system are in /etc/ssl/certs/ca-certificates.crt"
-            )
-        })?;
+        ensure!(
+            self.etcd_ca.is_some(),
+            "{url} needs --etcd-ca, the certificates of who may have signed etcd’s; those of the \
+             system are in /etc/ssl/certs/ca-certificates.crt"
+        );
+        Ok(())
+    }
+
+    fn tls(&self) -> Result<Option<EtcdTls>> {
+        let Some(ca) = &self.etcd_ca else { return Ok(None) };
         let own = match (&self.etcd_cert, &self.etcd_key) {
             (Some(certificate), Some(key)) => {
                 let certificate = read(certificate, "the certificate that etcd is shown")?;

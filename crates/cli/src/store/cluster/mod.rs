@@ -25,11 +25,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use remora_command::node::protocol::is_name;
-use remora_command::size::parse_size;
+use remora_command::seconds::seconds;
+use remora_command::size::{SizeError, size_in};
 use remora_store::front::slots::Range;
+use remora_store::service::{FIRST, MEMCACHED};
+use remora_store::tablespace::TablespaceOptions;
 
 #[cfg(feature = "cluster")]
 pub(super) use self::node::serve;
@@ -160,7 +163,7 @@ struct Try {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
     /// The store's memory on each node
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = super::memory())]
     memory: u64,
     /// Seconds that a primary may serve without a word from etcd
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
@@ -283,19 +286,24 @@ impl Cluster {
 }
 
 impl NodeArgs {
-    /// The group's name, if the store is to be a node of one.
-    pub(super) fn name(&self) -> Result<Option<&str>> {
+    /// The cluster's name, if the store is to be a node of one.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+
+    /// An error if the options do not go together.
+    pub(super) fn check(&self) -> Result<()> {
         let is_alone = self.cluster.is_none();
         let has_etcd = !self.etcd.etcd.is_empty() || self.etcd.etcd_user.is_some();
         let has_etcd = has_etcd || self.etcd.etcd_ca.is_some();
         ensure!(!(is_alone && has_etcd), "--etcd is for a node of a group: add --cluster NAME");
         #[cfg(not(feature = "cluster"))]
         ensure!(is_alone, MISSING);
-        Ok(self.cluster.as_deref())
+        Ok(())
     }
 }
 
-/// Without clusters, [`NodeArgs::name`] lets nobody come here.
+/// Without clusters, [`NodeArgs::check`] lets nobody come here.
 #[cfg(not(feature = "cluster"))]
 pub(super) fn serve(
     _device: &remora::Device,
@@ -306,6 +314,21 @@ pub(super) fn serve(
     _stop: &std::sync::atomic::AtomicBool,
 ) -> Result<()> {
     anyhow::bail!(MISSING)
+}
+
+/// Refuses tablespaces that no client of a cluster could fill.
+pub(super) fn are_used<'a>(
+    tablespaces: impl IntoIterator<Item = &'a TablespaceOptions>,
+) -> Result<()> {
+    let is_used = |space: &&TablespaceOptions| [FIRST, MEMCACHED].contains(&&*space.name);
+    match tablespaces.into_iter().find(|space| !is_used(space)) {
+        None => Ok(()),
+        Some(other) => bail!(
+            "--tablespace {}: in a cluster, clients use {FIRST}, and those of memcached \
+             {MEMCACHED}; nobody could fill another one. Leave it out, or serve a store alone",
+            other.name
+        ),
+    }
 }
 
 /// A group's name, as etcd has it.
@@ -338,17 +361,13 @@ fn etcd_url(text: &str) -> Result<String, String> {
 }
 
 /// Bytes of a ring: a multiple of 8.
-fn ring_size(text: &str) -> Result<u64, String> {
-    let bytes = parse_size(text).map_err(|error| error.to_string())?;
-    if (RING_MIN..=RING_MAX).contains(&bytes) {
-        return Ok(bytes & !7);
-    }
-    Err(format!("a ring of {bytes} bytes cannot be: it has 64K to 1G"))
+fn ring_size(text: &str) -> Result<u64, SizeError> {
+    Ok(size_in(RING_MIN..=RING_MAX)(text)? & !7)
 }
 
 /// A lease: some tenths of a second to ten minutes, in whole milliseconds.
 fn lease(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text} is no number of seconds"))?;
+    let seconds = seconds(text)?.as_secs_f64();
     if (LEASE_MIN_S..=LEASE_MAX_S).contains(&seconds) {
         return Ok(Duration::from_millis((seconds * 1000.0) as u64));
     }

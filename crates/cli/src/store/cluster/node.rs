@@ -16,7 +16,7 @@ use remora_cluster::{
 use remora_command::{output, random};
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
-use remora_store::service::{FIRST, KeepOptions, MEMCACHED, Places, ServiceOptions, are_as_asked};
+use remora_store::service::{FIRST, KeepOptions, Places, ServiceOptions, are_as_asked};
 use remora_store::store::{self, Store};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::clock::now_ms;
@@ -71,7 +71,6 @@ pub(in crate::store) fn serve(
     json: bool,
     stop: &AtomicBool,
 ) -> Result<()> {
-    are_used(&options.tablespaces)?;
     let member = Member::start(device, name, args, options)?;
     member.announce(name, args, json)?;
     member.run(args, stop)
@@ -232,19 +231,6 @@ impl Member {
         }
         Ok(())
     }
-}
-
-/// Refuses tablespaces that no client of a cluster could fill.
-fn are_used(tablespaces: &[TablespaceOptions]) -> Result<()> {
-    let is_used = |name: &str| [FIRST, MEMCACHED].contains(&name);
-    let Some(other) = tablespaces.iter().find(|space| !is_used(&space.name)) else {
-        return Ok(());
-    };
-    bail!(
-        "--tablespace {}: in a cluster, clients use {FIRST}, and those of memcached {MEMCACHED}; \
-         nobody could fill another one. Leave it out, or serve a store alone",
-        other.name
-    )
 }
 
 /// How a node takes part in a group that has agreed on these terms.

@@ -1,6 +1,7 @@
 //! A cluster on loopback, with an etcd of its own: to try, and for `remora bench cluster`.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -8,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use remora_cluster::etcd::EtcdGroup;
+use remora_command::bound::bound;
 use remora_command::folder::Folder;
+use remora_command::stop::Interrupted;
 use remora_command::{failure, output, stop};
 use remora_store::front::slots::{Range, SLOTS};
 use serde::Deserialize;
@@ -94,11 +97,11 @@ impl Try {
             nodes.extend(start_nodes(&etcd.url, terms, self.nodes)?);
             match wait_for_primary(&etcd.cluster(), &group, &stop)? {
                 Some(primary) => primaries.push(primary),
-                None => return Ok(()),
+                None => return Err(Interrupted.into()),
             }
         }
         if !self.hand_out(&etcd.cluster(), &stop)? {
-            return Ok(());
+            return Err(Interrupted.into());
         }
         self.announce(&etcd, &nodes, &primaries)?;
         while !stop.load(Ordering::Relaxed) {
@@ -336,9 +339,8 @@ impl Etcd {
 
 /// Starts a member of etcd, which ends with this process. Ctrl-C is not for it.
 fn start_member(number: u16, [url, peer]: [String; 2], all: &str, data: &Path) -> Result<Child> {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "etcd", "--name", &format!("e{number}"), "--data-dir"]);
-    command.arg(data);
+    let mut command = Command::new("etcd");
+    command.args(["--name", &format!("e{number}"), "--data-dir"]).arg(data);
     command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
     command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
     command.args(["--initial-cluster", all]);
@@ -346,9 +348,9 @@ fn start_member(number: u16, [url, peer]: [String; 2], all: &str, data: &Path) -
     // Primaries write their entries all the time: nobody asks for what was there before.
     command.args(["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "5m"]);
     command.args(["--logger", "zap", "--log-level", "fatal"]);
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    process.context("cannot start etcd by setpriv, of Debian's util-linux")
+    let mut command = bound(&command)?;
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
+    command.spawn().context("cannot start etcd")
 }
 
 impl Drop for Etcd {

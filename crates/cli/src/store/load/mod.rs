@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::csv::ByteRecord;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 
 use super::progress::Progress;
 use super::{StoreArgs, read_schema};
+use crate::failure::wrong_line;
 use remora_command::flight::{self, Item};
 use shape::Shape;
 
@@ -83,8 +84,10 @@ trait Rows {
 impl Load {
     pub(super) fn run(self) -> Result<ExitCode> {
         if rdb::is_rdb(&self.file) {
-            let is_plain = self.schema.is_none() && self.keys.is_empty();
-            ensure!(is_plain, "an RDB file has keys and values: leave out --schema and --key");
+            if self.schema.is_some() || !self.keys.is_empty() {
+                let why = anyhow!("an RDB file has keys and values: leave out --schema and --key");
+                return Err(wrong_line(why));
+            }
             rdb::load(&self.file, &self.store, self.in_flight.into())?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -1,15 +1,14 @@
 //! UCX's transports within a machine, as `ucx_perftest` measures them.
 
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use crate::bench::program::{free_tcp_port, has_tcp_listener};
+use crate::bench::program::{Program, free_tcp_port, has_tcp_listener};
 use crate::child::output_within;
 
-/// The longest wait for a server to listen, and for a client to end.
+/// The longest wait for a client to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes that a measurement moves, about.
 const VOLUME: usize = 128 << 20;
@@ -40,17 +39,6 @@ pub(in crate::bench) enum What {
     Puts,
 }
 
-/// The other end, which is killed when this value is dropped.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both calls fail only if it has ended already.
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
 /// Is `ucx_perftest` installed?
 pub(in crate::bench) fn is_there() -> bool {
     let mut help = Command::new("ucx_perftest");
@@ -71,13 +59,8 @@ pub(in crate::bench) fn median_us(transport: Transport, what: What, len: usize) 
         command.stdin(Stdio::null()).stderr(Stdio::null());
         command
     };
-    let server = args("1").stdout(Stdio::null()).spawn().context("cannot start ucx_perftest")?;
-    let _server = Server(server);
-    let start = Instant::now();
-    while !has_tcp_listener(port) {
-        ensure!(start.elapsed() < PATIENCE, "ucx_perftest does not listen");
-        thread::sleep(Duration::from_millis(2));
-    }
+    let mut server = Program::start_on_any(args("1"))?;
+    server.wait_until("listens", || has_tcp_listener(port))?;
     let output = output_within(PATIENCE, args("0").args(["-f", "-v", "127.0.0.1"]))
         .context("cannot run ucx_perftest")?;
     let text = String::from_utf8_lossy(&output.stdout);

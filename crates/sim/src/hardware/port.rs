@@ -86,8 +86,11 @@ impl HostPort {
         let (mut left, mut over) = (len, now);
         loop {
             let bytes = left.min(piece);
+            // Only the read waits for its tag. The link is not kept free for its request until then:
+            // writes behind it would wait as well.
             let starts = self.tag_at(now);
-            let sent = self.up.serve(starts, request);
+            let takes = self.up.takes(request);
+            let sent = self.up.serve(now, request).max(starts.saturating_add(takes));
             let at_host = sent.saturating_add(self.round_trip_ps());
             let wire = match self.terms.bus {
                 Bus::Pcie(link) => link.completion(bytes),
@@ -164,6 +167,26 @@ mod tests {
         let mut port = HostPort::new(PortTerms::flat(Duration::from_nanos(100), 1000));
         assert_eq!([port.read(0, 64), port.read(0, 64)], [164 * NS, 228 * NS]);
         assert_eq!(port.write(0, 64), 164 * NS, "the other direction is idle");
+    }
+
+    /// A read that waits for tags holds up no write: there is room on the link between its requests.
+    #[test]
+    fn a_write_does_not_wait_for_the_tags_of_reads() {
+        let terms = PortTerms { tags: 4, ..PortTerms::strom() };
+        let Bus::Pcie(link) = terms.bus else { panic!("StRoM's card is behind PCIe") };
+        let mut port = HostPort::new(terms);
+        let over = port.read(0, 64 << 10);
+        assert!(over > 30 * 1500 * NS, "128 requests, 4 at a time: {over}");
+        let requests = 128 * READ_REQUEST;
+        let left = port.post(0, 64);
+        assert_eq!(left, link.packets().time_ps(requests + link.write(64)));
+        // Nor does it hold up a read whose tag comes later.
+        let mut busy = HostPort::new(terms);
+        busy.read(0, 2048);
+        busy.post(0, 1024);
+        let mut quiet = HostPort::new(terms);
+        quiet.read(0, 2048);
+        assert_eq!(busy.read(0, 64), quiet.read(0, 64));
     }
 
     #[test]

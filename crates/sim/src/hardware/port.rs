@@ -1,13 +1,14 @@
 //! A card's way to its host's memory: when the accesses of its kernels are over.
 //!
 //! An access waits for a tag (reads only), passes the link towards the host, the host's memory,
-//! and for reads the link back. All of these are shared by the accesses of the card. The port is
-//! asked in the order of time and each kind of access takes the same way, so that accesses are
+//! and for reads the link back. All of these are shared by the accesses of the card: those of its
+//! packets, and those of its kernels ([`SharedPort`]). The port is asked in the order of time and each kind of access takes the same way, so that accesses are
 //! served as they come and the end of each is known when it begins.
 
 use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::BinaryHeap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora_nic::Time;
 use remora_offload::kernel::{Direction, Timing};
@@ -133,6 +134,28 @@ impl HostPort {
 
     fn round_trip_ps(&self) -> u64 {
         u64::try_from(self.terms.round_trip.as_nanos()).unwrap_or(u64::MAX).saturating_mul(NS)
+    }
+}
+
+/// A port that a card's packets and its kernels use. Clones are the same port.
+#[derive(Clone, Debug)]
+pub struct SharedPort(Arc<Mutex<HostPort>>);
+
+impl SharedPort {
+    /// A port that is idle.
+    pub fn new(terms: PortTerms) -> SharedPort {
+        SharedPort(Arc::new(Mutex::new(HostPort::new(terms))))
+    }
+
+    /// The port. A card has one thread at a time, so nobody waits.
+    pub fn lock(&self) -> MutexGuard<'_, HostPort> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Timing for SharedPort {
+    fn over(&mut self, now: Time, direction: Direction, len: usize) -> Time {
+        self.lock().over(now, direction, len)
     }
 }
 

@@ -93,6 +93,18 @@ fn what_arrives_does_not_wait_for_what_is_to_be_sent() {
     }
 }
 
+/// A card's kernels and its packets have the same reads: with one in flight, each GET takes as long
+/// as two, of its entry and of its value.
+#[test]
+fn kernels_share_the_reads_of_their_card() {
+    let profile = Profile::named("strom").unwrap().with_reads(1);
+    let flows = get_calls(1..9, 0, (20, 0), || 64);
+    let report = Cluster { hardware: vec![Some(profile)], ..star(9) }.run(&flows).unwrap();
+    assert_eq!(report.done(), 160, "{report}");
+    let each = report.end() / 160;
+    assert!((3 * US..3 * US + US / 10).contains(&each), "{each}");
+}
+
 #[test]
 fn what_waits_for_a_value_waits_where_it_goes() {
     let first = Flow::fetch(0, 1, 5000, 0);

@@ -393,6 +393,7 @@ impl World {
         let at = self.net().now();
         self.trace.note(at, host, &wire.bytes, wire.bytes.len());
         let Host { nic, memory, .. } = &mut self.hosts[host];
+        memory.hollow.now = at;
         nic.handle_packets(self.now, memory, [wire.datagram()]);
         Step::Card(host)
     }
@@ -411,6 +412,7 @@ impl World {
         scratch[..header.len()].copy_from_slice(header);
         trace.note(net.now(), host, scratch, len);
         let Host { nic, memory, address, .. } = &mut hosts[host];
+        memory.hollow.now = net.now();
         let datagram = Datagram {
             src: addresses.of(head.src),
             src_port: head.src_port,

@@ -239,6 +239,8 @@ impl<'a> Carrier<'a> for Cards<'a> {
                 let first = flow.verb.key().map(|key| stores::first_value(key, flow.bytes, true));
                 equal(bytes, &content(i, flow)).max(first.map_or(0, |first| equal(bytes, &first)))
             } else {
+                let whole_at = memory.hollow.whole_at(HOLLOW + place);
+                outcome.whole_at.extend(whole_at.map(|at| (i as u32, at)));
                 memory.hollow.covered(HOLLOW + place).saturating_sub(payload - place)
             };
             outcome.arrived.push((i as u32, arrived));

@@ -30,6 +30,8 @@ pub(super) struct Outcome {
     pub(super) last_over: Ps,
     /// By flow that ends there: how many bytes arrived.
     pub(super) arrived: Vec<(u32, u64)>,
+    /// By flow that ends there, where it is known: when its last byte arrived.
+    pub(super) whole_at: Vec<(u32, Ps)>,
     pub(super) tally: NetTally,
     /// Packets, and their bytes.
     pub(super) on_their_way: (u64, u64),
@@ -132,6 +134,9 @@ pub struct Report {
     /// under way then, when a deadlock was found, and otherwise when the last flow had ended or
     /// failed. Timers that ring later for nothing do not count.
     pub stopped: Ps,
+    /// By flow, where it is known: when its last byte arrived. Of bytes that exist it is not: they
+    /// are compared once, at the end.
+    pub(super) whole_at: Vec<Option<Ps>>,
     lengths: Vec<(u32, u32, u64)>,
     verbs: Vec<Verb>,
 }
@@ -162,6 +167,7 @@ impl Report {
             run_seconds: 0.0,
             steady: Steady::default(),
             stopped: 0,
+            whole_at: vec![None; flows.len()],
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
             verbs: flows.iter().map(|flow| flow.verb).collect(),
         }
@@ -177,6 +183,7 @@ impl Report {
         part.ended.iter().for_each(|(i, at)| self.flows[*i as usize].ended = Some(*at));
         part.failed.iter().for_each(|(i, how)| self.flows[*i as usize].failed = Some(*how));
         part.arrived.iter().for_each(|(i, n)| self.flows[*i as usize].arrived = *n);
+        part.whole_at.iter().for_each(|(i, at)| self.whole_at[*i as usize] = Some(*at));
         self.stopped = self.stopped.max(part.last_over);
         self.tally += part.tally;
         self.in_flight += part.on_their_way.0;
@@ -250,22 +257,27 @@ impl Report {
         self
     }
 
-    /// The report, if all bytes of the flows that have ended are where they belong, and all that
-    /// was sent was delivered or dropped, or is on its way.
+    /// The report, if all bytes of the flows that have ended are where they belong, and were when
+    /// they ended, and all that was sent was delivered or dropped, or is on its way.
     pub(super) fn whole(self) -> Result<Report, ClusterError> {
         let (packets, bytes) = self.tally.outstanding();
         if (packets, bytes) != (self.in_flight, self.in_flight_bytes) {
             let found = (self.in_flight, self.in_flight_bytes);
             return Err(ClusterError::Unaccounted { outstanding: (packets, bytes), found });
         }
-        let lacks = |(flow, (done, (.., bytes))): (usize, (&Completion, &(u32, u32, u64)))| {
-            let missing = bytes.saturating_sub(done.arrived);
-            (done.ended.is_some() && missing > 0).then_some((flow, missing))
-        };
-        match self.flows.iter().zip(&self.lengths).enumerate().find_map(lacks) {
-            Some((flow, missing)) => Err(ClusterError::Missing { flow, missing }),
-            None => Ok(self),
+        for (flow, done) in self.flows.iter().enumerate() {
+            let Some(ended) = done.ended else { continue };
+            let missing = self.lengths[flow].2.saturating_sub(done.arrived);
+            if missing > 0 {
+                return Err(ClusterError::Missing { flow, missing });
+            }
+            if let Some(late) = self.whole_at[flow].and_then(|at| at.checked_sub(ended))
+                && late > 0
+            {
+                return Err(ClusterError::Early { flow, late });
+            }
         }
+        Ok(self)
     }
 
     /// The messages: all flows but waits, each with its source, target and bytes.
@@ -505,5 +517,24 @@ mod tests {
         assert_eq!(report(&[(0, 5)], 999), Ok(1), "what has not ended may be under way");
         let missing = ClusterError::Missing { flow: 1, missing: 1 };
         assert_eq!(report(&[(0, 5), (1, 5)], 999), Err(missing));
+    }
+
+    /// One that completes a flow before its last byte is there is caught, too, whichever part tells
+    /// of the one and of the other.
+    #[test]
+    fn a_flow_that_ended_before_its_bytes_came_is_an_error() {
+        let report = |ended: Option<Ps>, at| {
+            let mut report = Report::new(&[Flow::new(0, 1, 1000, 0)]);
+            let ended = ended.map(|at| (0, at)).into_iter().collect();
+            report.add(Outcome { ended, ..Outcome::default() });
+            let (arrived, whole_at) = (vec![(0, 1000)], vec![(0, at)]);
+            report.add(Outcome { arrived, whole_at, ..Outcome::default() });
+            report.whole().map(|report| report.done())
+        };
+        assert_eq!(
+            (report(Some(5), 4), report(Some(5), 5), report(None, 5)),
+            (Ok(1), Ok(1), Ok(0))
+        );
+        assert_eq!(report(Some(5), 7), Err(ClusterError::Early { flow: 0, late: 2 }));
     }
 }

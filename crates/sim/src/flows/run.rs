@@ -22,7 +22,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If the topology or a flow is wrong, a thread cannot be started, or a card has completed a
-    /// flow whose bytes are not all in their places. A network that comes to a deadlock is none:
+    /// flow whose bytes were not all in their places then. A network that comes to a deadlock is none:
     /// see [`Report::deadlock`].
     pub fn run(&self, flows: &[Flow]) -> Result<Report, ClusterError> {
         self.run_watched(flows, &Watch::default())

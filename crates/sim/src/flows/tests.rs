@@ -78,6 +78,7 @@ fn a_message_takes_what_arithmetic_says() {
     // A card sees whole nanoseconds, and both its times are those of events.
     assert_eq!(report.flows[0].time(), Some(expected));
     assert_eq!(report.flows[0].alone, expected);
+    assert_eq!(report.whole_at, [Some(2 * data * 80 + 2 * US)]);
     assert_whole(&report, &flows);
 }
 
@@ -172,8 +173,9 @@ fn hollow_and_real_payload_any_threads_and_lots_are_the_same() {
     assert_eq!((real.trace, real.tally), (hollow.trace, hollow.tally));
     assert!(real == hollow, "with bytes it is different");
     for (threads, lot) in [(1, 16), (2, 16), (1, 8), (1, 4), (2, 4)] {
-        let same = run(Content::Hollow, threads, lot) == hollow;
-        assert!(same, "with {threads} threads and lots of {lot} hosts it is different");
+        let other = run(Content::Hollow, threads, lot);
+        let is_same = other == hollow && other.whole_at == hollow.whole_at;
+        assert!(is_same, "with {threads} threads and lots of {lot} hosts it is different");
     }
 }
 

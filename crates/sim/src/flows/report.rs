@@ -13,7 +13,7 @@ use super::record::Record;
 use super::stores;
 use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
-use crate::net::time::{NEVER, Ps, US};
+use crate::net::time::{Ps, US};
 use crate::net::ways::Way;
 use crate::net::{Atlas, LineRate, NetTally, Node, Ways};
 use crate::percentile;
@@ -28,6 +28,8 @@ pub(super) struct Outcome {
     pub(super) failed: Vec<(u32, Status)>,
     /// When the last of these ended or failed.
     pub(super) last_over: Ps,
+    /// Something would still have happened here after the end of the run.
+    pub(super) is_cut: bool,
     /// By flow that ends there: how many bytes arrived.
     pub(super) arrived: Vec<(u32, u64)>,
     /// By flow that ends there, where it is known: when its last byte arrived.
@@ -131,9 +133,11 @@ pub struct Report {
     /// The part of it behind [`Cluster::warm_up`].
     pub steady: Steady,
     /// When the run stopped, in picoseconds from its start: at [`Cluster::until`] if flows were
-    /// under way then, when a deadlock was found, and otherwise when the last flow had ended or
-    /// failed. Timers that ring later for nothing do not count.
+    /// under way or to begin then, when a deadlock was found, and otherwise when the last flow had
+    /// ended or failed. Timers that ring later for nothing do not count, nor flows that wait for
+    /// one that has failed.
     pub stopped: Ps,
+    is_cut: bool,
     /// By flow, where it is known: when its last byte arrived. Of bytes that exist it is not: they
     /// are compared once, at the end.
     pub(super) whole_at: Vec<Option<Ps>>,
@@ -167,6 +171,7 @@ impl Report {
             run_seconds: 0.0,
             steady: Steady::default(),
             stopped: 0,
+            is_cut: false,
             whole_at: vec![None; flows.len()],
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
             verbs: flows.iter().map(|flow| flow.verb).collect(),
@@ -185,6 +190,7 @@ impl Report {
         part.arrived.iter().for_each(|(i, n)| self.flows[*i as usize].arrived = *n);
         part.whole_at.iter().for_each(|(i, at)| self.whole_at[*i as usize] = Some(*at));
         self.stopped = self.stopped.max(part.last_over);
+        self.is_cut |= part.is_cut;
         self.tally += part.tally;
         self.in_flight += part.on_their_way.0;
         self.in_flight_bytes += part.on_their_way.1;
@@ -212,7 +218,7 @@ impl Report {
             deadlock.map(|deadlock| Deadlock { left: self.flows.len() - self.done(), ..deadlock });
         if let Some(deadlock) = &self.deadlock {
             self.stopped = deadlock.at.min(until);
-        } else if left > 0 && until < NEVER {
+        } else if left > 0 && self.is_cut {
             self.stopped = until;
         }
         if let Some(record) = &mut self.record {
@@ -466,18 +472,20 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::time::NEVER;
 
     #[test]
     fn a_run_stops_at_its_end_or_when_the_last_flow_is_over() {
-        let stopped = |failed: &[(u32, Status)], until| {
+        let stopped = |failed: &[(u32, Status)], until, is_cut| {
             let mut report = Report::new(&[Flow::new(0, 1, 1000, 0), Flow::new(1, 0, 1000, 0)]);
             let (ended, failed) = (vec![(0, 5)], failed.to_vec());
-            report.add(Outcome { ended, failed, last_over: 7, ..Outcome::default() });
+            report.add(Outcome { ended, failed, last_over: 7, is_cut, ..Outcome::default() });
             report.stop(until, None).stopped
         };
-        assert_eq!(stopped(&[], 100), 100, "a flow is under way");
-        assert_eq!(stopped(&[], NEVER), 7, "a flow never ends");
-        assert_eq!(stopped(&[(1, Status::RetryExceeded)], 100), 7, "all are over before");
+        assert_eq!(stopped(&[], 100, true), 100, "a flow is under way");
+        assert_eq!(stopped(&[], 100, false), 7, "a flow waits for one that has failed");
+        assert_eq!(stopped(&[], NEVER, false), 7, "a flow never ends");
+        assert_eq!(stopped(&[(1, Status::RetryExceeded)], 100, true), 7, "all are over before");
     }
 
     /// A network that loses a packet, or a part of one, without a count is caught in every run.

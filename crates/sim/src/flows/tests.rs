@@ -469,6 +469,22 @@ fn a_run_can_end_early() {
     assert!(report.flows[0].arrived > 1 << 23);
 }
 
+/// A run is over when nothing happens any more, even if flows wait for one that has failed, and the
+/// end that was set is later.
+#[test]
+fn a_run_in_which_nothing_is_under_way_has_stopped() {
+    let first = Flow::new(0, 1, 1000, 0);
+    let behind = Flow { after: vec![0], ..Flow::new(0, 1, 1000, 0) };
+    for transport in ["go-back-n", "selective", "irn"] {
+        let transport = Transport::named(transport).unwrap();
+        let mut cluster = Cluster { transport, timeout: 1, until: 10_000 * MS, ..star(2) };
+        cluster.changes = vec![(0, Change::Cable { link: 0, works: false })];
+        let report = cluster.run(&[first.clone(), behind.clone()]).unwrap();
+        assert_eq!((report.done(), report.failed()), (0, 1), "{report}");
+        assert!(report.stopped < 100 * MS, "{}: {}", transport.name, report.stopped);
+    }
+}
+
 /// A short message that is posted behind a long one does not wait for it, if the card's order is
 /// that of lengths.
 #[test]

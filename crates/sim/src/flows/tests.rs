@@ -485,6 +485,23 @@ fn a_run_in_which_nothing_is_under_way_has_stopped() {
     }
 }
 
+/// A panic on one of two threads ends the other, too, and is the caller's.
+#[test]
+fn a_panic_on_a_thread_ends_the_run() {
+    let configs: [fn(&mut remora_nic::Config); 2] = [
+        |config| assert!(config.address != Cluster::address(0), "on the first thread"),
+        |config| assert!(config.address != Cluster::address(15), "on the second thread"),
+    ];
+    for (config, expected) in
+        configs.into_iter().zip(["on the first thread", "on the second thread"])
+    {
+        let cluster = Cluster { threads: 2, lot: 4, config, ..Cluster::new(tree()) };
+        let run = std::panic::AssertUnwindSafe(|| cluster.run(&mixed(16)).map(|_| ()));
+        let panic = std::panic::catch_unwind(run).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&expected));
+    }
+}
+
 /// A short message that is posted behind a long one does not wait for it, if the card's order is
 /// that of lengths.
 #[test]

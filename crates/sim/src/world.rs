@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use remora_nic::wire::ROCE_PORT;
 use remora_nic::{Config, Datagram, Event, Nic, PayloadRef, Time, Transmit, TransmitBatch};
 
-use crate::dice::{Dice, mix};
+use crate::dice::{Dice, Use, mix, stream};
 use crate::hardware::Profile;
 use crate::hollow::HOLLOW;
 use crate::host::Addresses;
@@ -168,7 +168,7 @@ impl World {
     /// Makes the host with this index, which is noted. Its card's seed depends on nothing but the
     /// world's and its index.
     pub(crate) fn place_host(&mut self, index: u64, config: Config, profile: Option<Profile>) {
-        let seed = Dice::new(mix(self.seed ^ mix(index))).seed();
+        let seed = Dice::new(stream(self.seed, Use::Cards, index)).seed();
         let mut host = Host::new(config.address, Nic::new(config, seed));
         host.hardware = profile.map(|profile| Box::new(Stage::new(profile)));
         self.hosts.push(host);

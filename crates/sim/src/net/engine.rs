@@ -26,7 +26,7 @@ use super::routes::{NOWHERE, Routes, Routing};
 use super::time::{LineRate, Ps};
 use super::topology::{Link, Node, Topology, TopologyError};
 use super::wheel::Wheel;
-use crate::dice::{Mix, mix};
+use crate::dice::{Mix, Use};
 
 /// The properties of all switches.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -170,7 +170,7 @@ pub struct Net {
     pub(super) buffer: BufferOptions,
     /// By link, if packets are marked: the thresholds.
     pub(super) markings: Vec<Option<Marking>>,
-    randoms: Vec<Mix>,
+    pub(super) randoms: Vec<Mix>,
     /// By link, with classes or flow control, or where a rate is to change.
     pub(super) queues: Vec<Queues>,
     /// By link, with classes or flow control.
@@ -233,7 +233,9 @@ impl Net {
             back: links.iter().map(|link| link.back).collect(),
             buffer: options.buffer,
             markings: links.iter().map(|l| options.buffer.marking_at(l.rate.bits())).collect(),
-            randoms: (0..links.len() as u64).map(|i| Mix::new(mix(options.seed ^ i))).collect(),
+            randoms: (0..links.len() as u64)
+                .map(|i| Mix::of(options.seed, Use::Marks, i))
+                .collect(),
             queues: vec![Queues::default(); none],
             ingress: links[..none].iter().map(ingress).collect(),
             buffers: vec![Buffer::new(options.buffer); switches as usize],

@@ -334,10 +334,9 @@ fn a_deadlock_has_its_figures_and_its_page() {
         world(&["run", &at("ring.toml"), "--json", &at("out.json"), "--page", &at("out.html")]);
     assert_eq!(output.status.code(), Some(3), "{}", told(&output));
     let words = told(&output);
-    assert!(
-        words.contains("come to a deadlock") && words.contains("switch 3 to switch 0"),
-        "{words}"
-    );
+    assert!(words.contains("come to a deadlock"), "{words}");
+    let ways = ["switch 3 to switch 0", "switch 0 to switch 3"];
+    let way = ways.into_iter().find(|way| words.contains(way)).expect(&words);
     let figures: Value =
         serde_json::from_str(&fs::read_to_string(at("out.json")).unwrap()).unwrap();
     let stuck = &figures["deadlock"];
@@ -347,9 +346,8 @@ fn a_deadlock_has_its_figures_and_its_page() {
     assert_eq!(done.unwrap() + left.unwrap(), 64);
     assert!(figures["packets"]["pauses"].as_u64() > Some(0));
     let page = fs::read_to_string(at("out.html")).unwrap();
-    for part in
-        ["Deadlock of flow control", "<td>switch 3 to switch 0", "stroke=\"#000\"", "Queues"]
-    {
+    let row = format!("<td>{way}");
+    for part in ["Deadlock of flow control", &row, "stroke=\"#000\"", "Queues"] {
         assert!(page.contains(part), "{part}");
     }
 }

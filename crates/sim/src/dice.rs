@@ -83,6 +83,45 @@ impl Dice {
     }
 }
 
+/// What a world of flows draws from its seed. Each use has streams of its own: what one draws tells
+/// nothing of what another does, nor of the same with another seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum Use {
+    /// By host: the seed of its card.
+    Cards = 0x0063_6172_6473,
+    /// By link: which packets are marked.
+    Marks = 0x006D_6172_6B73,
+    /// By link: which packets are lost.
+    Losses = 0x6C6F_7373,
+    /// By switch: which paths packets take.
+    Paths = 0x0070_6174_6873,
+    /// By section of a world's file: the seed of what it draws.
+    Sections = 0x7365_6374_696F_6E73,
+    /// By host: when it sends how much to which other.
+    Loads = 0x006C_6F61_6473,
+    /// The order of hosts in a cycle.
+    Cycles = 0x6379_636C_6573,
+    /// The lengths of values that are fetched.
+    Values = 0x7661_6C75_6573,
+    /// By key of a store: the length of its value.
+    Keys = 0x6B65_7973,
+    /// By connection to stores: what it asks them.
+    Operations = 0x6F70_6572_6174_6573,
+}
+
+impl Use {
+    /// The seed of the stream with this index among those that this use has of `seed`.
+    pub fn seed(self, seed: u64, index: u64) -> u64 {
+        mix(mix(seed ^ self as u64) ^ index)
+    }
+
+    /// That stream.
+    pub fn stream(self, seed: u64, index: u64) -> SplitMix {
+        SplitMix::new(self.seed(seed, index))
+    }
+}
+
 /// Bytes determined by `seed`, different for different seeds.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed ^ 0x9E37_79B9_7F4A_7C15;
@@ -94,4 +133,25 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Seeds that are neighbours, and all uses of each, begin with numbers of their own.
+    #[test]
+    fn streams_have_nothing_in_common() {
+        use Use::*;
+        let uses = [Cards, Marks, Losses, Paths, Sections, Loads, Cycles, Values, Keys, Operations];
+        let mut seen = BTreeSet::new();
+        for (seed, of) in (1..=8).flat_map(|seed| uses.map(|of| (seed, of))) {
+            for index in 0..256 {
+                let first = of.stream(seed, index).number();
+                assert!(seen.insert(first), "seed {seed}, {of:?} {index}");
+            }
+        }
+    }
 }

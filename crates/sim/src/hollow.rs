@@ -1,7 +1,7 @@
 //! Memory without bytes, for worlds in which the payload does not matter.
 //!
 //! It stands for buffers of any length. What a card writes there is noted as *covered*: so it can
-//! be said whether a message has arrived whole and in its place, and nothing elsewhere.
+//! be said whether and when a message has arrived whole and in its place, and nothing elsewhere.
 
 /// Bus addresses from here on have no bytes.
 pub const HOLLOW: u64 = 1 << 46;
@@ -19,6 +19,8 @@ struct Area {
     covered: u64,
     /// Covered ranges behind, in order and apart from each other.
     ahead: Vec<(u64, u64)>,
+    /// [`Hollow::now`] when the last byte was covered.
+    whole_at: Option<u64>,
 }
 
 /// The buffers of a host that have no bytes.
@@ -29,6 +31,8 @@ pub struct Hollow {
     end: u64,
     /// The area of the last access: the next is probably to the same.
     last: usize,
+    /// The moment of what is written next. The world sets it.
+    pub now: u64,
 }
 
 impl Hollow {
@@ -40,7 +44,7 @@ impl Hollow {
         }
         let start = HOLLOW + self.end;
         self.end = next;
-        self.areas.push(Area { start, len, covered: 0, ahead: Vec::new() });
+        self.areas.push(Area { start, len, covered: 0, ahead: Vec::new(), whole_at: None });
         Some(start)
     }
 
@@ -73,6 +77,7 @@ impl Hollow {
     /// Notes that these bytes were written. Returns whether a buffer has them.
     #[inline]
     pub fn cover(&mut self, addr: u64, len: u64) -> bool {
+        let now = self.now;
         let Some(area) = self.find(addr, len) else { return false };
         let (from, to) = (addr - area.start, addr - area.start + len);
         if from > area.covered {
@@ -80,6 +85,9 @@ impl Hollow {
         } else if to > area.covered {
             area.covered = to;
             area.catch_up();
+            if area.covered == area.len {
+                area.whole_at = Some(now);
+            }
         }
         true
     }
@@ -89,9 +97,9 @@ impl Hollow {
         self.find(addr, 0).map_or(0, |area| area.covered)
     }
 
-    /// Has the buffer at `addr` been written whole?
-    pub fn is_covered(&mut self, addr: u64) -> bool {
-        self.find(addr, 0).is_some_and(|area| area.covered == area.len)
+    /// When the buffer at `addr` had been written whole; `None` if it has not been yet.
+    pub fn whole_at(&mut self, addr: u64) -> Option<u64> {
+        self.find(addr, 0)?.whole_at
     }
 }
 
@@ -129,9 +137,15 @@ mod tests {
         let (a, b) = (hollow.alloc(100).unwrap(), hollow.alloc(5000).unwrap());
         assert!(!hollow.cover(a + 50, 51) && !hollow.cover(a + 100, 1) && !hollow.cover(b - 1, 1));
         assert!(!hollow.cover(b + 5000, 1) && !hollow.cover(0, 1) && !hollow.cover(1 << 50, 1));
+        hollow.now = 7;
         assert!(hollow.cover(b + 4096, 904) && hollow.cover(a, 100));
-        assert!(hollow.is_covered(a) && !hollow.is_covered(b));
-        assert!(hollow.cover(b, 4096) && hollow.is_covered(b));
+        hollow.now = 8;
+        assert_eq!((hollow.whole_at(a), hollow.whole_at(b)), (Some(7), None));
+        assert!(hollow.cover(b, 4096));
+        hollow.now = 9;
+        // What comes once more makes it whole no later.
+        assert!(hollow.cover(b, 5000) && hollow.cover(a, 100));
+        assert_eq!((hollow.whole_at(a), hollow.whole_at(b)), (Some(7), Some(8)));
         assert_eq!(hollow.alloc(u64::MAX), None);
         assert_eq!(hollow.alloc(1 << SHIFT), None);
     }

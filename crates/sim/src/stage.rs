@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use remora_nic::wire::{Dialect, Op};
 
-use crate::hardware::{CardTime, Profile};
+use crate::hardware::{CardTime, Profile, SharedPort};
 use crate::net::{Cargo, Packet, Ps};
 
 /// A card's hardware, and the packets in it.
@@ -26,6 +26,11 @@ impl Stage {
     pub(crate) fn new(profile: Profile) -> Stage {
         let (out, into) = (VecDeque::new(), VecDeque::new());
         Stage { time: CardTime::new(profile), out, out_bytes: 0, last: 0, into }
+    }
+
+    /// The card's way to its host's memory.
+    pub(crate) fn way(&self) -> SharedPort {
+        self.time.way()
     }
 
     /// May the card fetch another packet, where so many bytes are at its port?

@@ -68,8 +68,11 @@ pub(crate) fn bytes(word: &str) -> Option<u64> {
         ("MiB", 1_048_576.0),
         ("GiB", 1_073_741_824.0),
     ];
+    /// What a number loses when it is read and multiplied, and a little more.
+    const LOST: f64 = 4.0 * f64::EPSILON;
     let bytes = with_unit(&word.replace(' ', ""), &UNITS)?;
-    (bytes < 1e15 && bytes.fract() == 0.0).then_some(bytes as u64)
+    let whole = bytes.round();
+    (whole < 1e15 && (bytes - whole).abs() <= LOST * whole).then_some(whole as u64)
 }
 
 #[cfg(test)]
@@ -89,5 +92,13 @@ mod tests {
             (Some(1500), Some(64_000), Some(2 << 20))
         );
         assert_eq!((bytes("1.5KB"), bytes("0.5B"), bytes("many")), (Some(1500), None, None));
+        // No sum of powers of two is 64.1.
+        assert_eq!((bytes("64.1KB"), bytes("0.0011MB")), (Some(64_100), Some(1100)));
+        assert_eq!((bytes("64.1001KB"), bytes("64.1000001KB")), (None, None));
+        assert_eq!((bytes("999999999.5"), bytes("0.0000001"), bytes("0")), (None, None, Some(0)));
+        assert_eq!(
+            (bytes("999999.999999999GB"), bytes("1000000GB")),
+            (Some(999_999_999_999_999), None)
+        );
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use remora_nic::wire::ROCE_PORT;
 use remora_nic::{Config, Datagram, Event, Nic, PayloadRef, Time, Transmit, TransmitBatch};
 
-use crate::dice::{Dice, mix};
+use crate::dice::{Dice, Use, mix};
 use crate::hardware::Profile;
 use crate::hollow::HOLLOW;
 use crate::host::Addresses;
@@ -168,7 +168,7 @@ impl World {
     /// Makes the host with this index, which is noted. Its card's seed depends on nothing but the
     /// world's and its index.
     pub(crate) fn place_host(&mut self, index: u64, config: Config, profile: Option<Profile>) {
-        let seed = Dice::new(mix(self.seed ^ mix(index))).seed();
+        let seed = Dice::new(Use::Cards.seed(self.seed, index)).seed();
         let mut host = Host::new(config.address, Nic::new(config, seed));
         host.hardware = profile.map(|profile| Box::new(Stage::new(profile)));
         self.hosts.push(host);
@@ -393,6 +393,7 @@ impl World {
         let at = self.net().now();
         self.trace.note(at, host, &wire.bytes, wire.bytes.len());
         let Host { nic, memory, .. } = &mut self.hosts[host];
+        memory.hollow.now = at;
         nic.handle_packets(self.now, memory, [wire.datagram()]);
         Step::Card(host)
     }
@@ -411,6 +412,7 @@ impl World {
         scratch[..header.len()].copy_from_slice(header);
         trace.note(net.now(), host, scratch, len);
         let Host { nic, memory, address, .. } = &mut hosts[host];
+        memory.hollow.now = net.now();
         let datagram = Datagram {
             src: addresses.of(head.src),
             src_port: head.src_port,

@@ -14,7 +14,7 @@ use remora_nic::queue::{
 use remora_nic::wire::{Dialect, Transport as Service};
 use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags, SendProgress};
 use remora_offload::kernel::builtin::get::Value;
-use remora_offload::kernel::{Executor, ExecutorLimits};
+use remora_offload::kernel::{Executor, ExecutorLimits, Timing};
 
 use super::carrier::{Carrier, News, Turn};
 use super::cluster::{Cluster, ClusterError, Content};
@@ -26,7 +26,6 @@ use super::stores::{self, Kept};
 use super::transport::How;
 use crate::dice::{mix, pattern};
 use crate::hollow::{self, HOLLOW};
-use crate::kernel::timing;
 use crate::net::{Net, Ps};
 use crate::world::{DriverOptions, Host, Step, World};
 
@@ -240,6 +239,8 @@ impl<'a> Carrier<'a> for Cards<'a> {
                 let first = flow.verb.key().map(|key| stores::first_value(key, flow.bytes, true));
                 equal(bytes, &content(i, flow)).max(first.map_or(0, |first| equal(bytes, &first)))
             } else {
+                let whole_at = memory.hollow.whole_at(HOLLOW + place);
+                outcome.whole_at.extend(whole_at.map(|at| (i as u32, at)));
                 memory.hollow.covered(HOLLOW + place).saturating_sub(payload - place)
             };
             outcome.arrived.push((i as u32, arrived));
@@ -437,13 +438,13 @@ impl Cards<'_> {
         if gets == 0 && !has_store {
             return Ok(());
         }
-        let profile = self.shared.cluster.hardware.get(host as usize).copied().flatten();
         let clients = if self.classes.is_some() { 8 } else { 1 };
         // As many as there are: who waits for them is a matter of the flows.
         let (invocations, client_invocations) = (MOST_CALLS, MOST_CALLS);
         let limits = ExecutorLimits { invocations, client_invocations, ..Default::default() };
         let mut kernels = Executor::new(limits);
-        kernels.set_timing(profile.map(|profile| timing(profile.way)));
+        let stage = self.world.hosts[host as usize].hardware.as_ref();
+        kernels.set_timing(stage.map(|stage| Box::new(stage.way()) as Box<dyn Timing>));
         if gets > 0 {
             let list = self.values(host);
             let Base { pd, key, .. } = self.base(host);

@@ -59,6 +59,7 @@ pub(super) trait Carrier<'a>: Sized {
     /// What has become of flows. The caller takes it out.
     fn news(&mut self) -> &mut Vec<News>;
 
-    /// Reports what has arrived, the trace, and what was sent again.
+    /// Reports what has arrived, and when by the network's clock, the trace, and what was sent
+    /// again.
     fn finish(&mut self, outcome: &mut Outcome);
 }

@@ -17,7 +17,7 @@ use crate::net::{Atlas, Cable, Change, Net, NetOptions, Node, Topology, Topology
 /// Whether the bytes of messages exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Content {
-    /// They do not. What cards write is noted, and each flow that ends must have arrived whole.
+    /// They do not. What cards write is noted, and each flow must have arrived whole when it ends.
     #[default]
     Hollow,
     /// They do: they are sent with their checksums, and compared when all flows have ended.
@@ -99,6 +99,14 @@ pub enum ClusterError {
         flow: usize,
         /// How many bytes.
         missing: u64,
+    },
+    /// A flow has ended before its bytes were where they belong.
+    #[error("flow {flow} was complete at its sender {late} ps before its last byte had arrived")]
+    Early {
+        /// The flow, by its index.
+        flow: usize,
+        /// How much later its last byte arrived, in picoseconds.
+        late: Ps,
     },
     /// Packets are nowhere, or more than once.
     #[error(

@@ -4,10 +4,10 @@
 //! - [`flow`]: a message, when it begins, and what must happen before.
 //! - [`sizes`]: distributions of flow sizes. [`workload`]: flows by load, incasts, permutations.
 //!   [`collective`]: all-reduce, and calls that wait for answers.
-//! - [`cluster`]: runs flows on a topology. `run`, `rounds`, `shared`: its threads, and `division`:
-//!   their parts. `share`: one part. `carrier`: what
-//!   carries flows; `cards` do, with `gets` by kernels and `stores`, or `published`: models of
-//!   others' transports. [`report`]: completion times and slowdowns. [`classes`]: both by size.
+//! - [`cluster`]: runs flows on a topology. `run`, `rounds`, `shared`, `barrier`: its threads, and
+//!   `division`: their parts. `share`: one part. `carrier`: what carries flows; `cards` do, with
+//!   `gets` by kernels and `stores`, or `published`: models of others' transports. [`report`]:
+//!   completion times and slowdowns. [`classes`]: both by size.
 //! - [`transport`]: the transports. [`tuning`]: their figures. [`record`], `captured`: what a run
 //!   leaves. [`watch`]: how far a run has come.
 //!
@@ -34,6 +34,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod barrier;
 mod captured;
 mod cards;
 mod carrier;

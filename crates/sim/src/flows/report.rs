@@ -13,7 +13,7 @@ use super::record::Record;
 use super::stores;
 use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
-use crate::net::time::{NEVER, Ps, US};
+use crate::net::time::{Ps, US};
 use crate::net::ways::Way;
 use crate::net::{Atlas, LineRate, NetTally, Node, Ways};
 use crate::percentile;
@@ -28,8 +28,12 @@ pub(super) struct Outcome {
     pub(super) failed: Vec<(u32, Status)>,
     /// When the last of these ended or failed.
     pub(super) last_over: Ps,
+    /// Something would still have happened here after the end of the run.
+    pub(super) is_cut: bool,
     /// By flow that ends there: how many bytes arrived.
     pub(super) arrived: Vec<(u32, u64)>,
+    /// By flow that ends there, where it is known: when its last byte arrived.
+    pub(super) whole_at: Vec<(u32, Ps)>,
     pub(super) tally: NetTally,
     /// Packets, and their bytes.
     pub(super) on_their_way: (u64, u64),
@@ -129,9 +133,14 @@ pub struct Report {
     /// The part of it behind [`Cluster::warm_up`].
     pub steady: Steady,
     /// When the run stopped, in picoseconds from its start: at [`Cluster::until`] if flows were
-    /// under way then, when a deadlock was found, and otherwise when the last flow had ended or
-    /// failed. Timers that ring later for nothing do not count.
+    /// under way or to begin then, when a deadlock was found, and otherwise when the last flow had
+    /// ended or failed. Timers that ring later for nothing do not count, nor flows that wait for
+    /// one that has failed.
     pub stopped: Ps,
+    is_cut: bool,
+    /// By flow, where it is known: when its last byte arrived. Of bytes that exist it is not: they
+    /// are compared once, at the end.
+    pub(super) whole_at: Vec<Option<Ps>>,
     lengths: Vec<(u32, u32, u64)>,
     verbs: Vec<Verb>,
 }
@@ -162,6 +171,8 @@ impl Report {
             run_seconds: 0.0,
             steady: Steady::default(),
             stopped: 0,
+            is_cut: false,
+            whole_at: vec![None; flows.len()],
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
             verbs: flows.iter().map(|flow| flow.verb).collect(),
         }
@@ -177,7 +188,9 @@ impl Report {
         part.ended.iter().for_each(|(i, at)| self.flows[*i as usize].ended = Some(*at));
         part.failed.iter().for_each(|(i, how)| self.flows[*i as usize].failed = Some(*how));
         part.arrived.iter().for_each(|(i, n)| self.flows[*i as usize].arrived = *n);
+        part.whole_at.iter().for_each(|(i, at)| self.whole_at[*i as usize] = Some(*at));
         self.stopped = self.stopped.max(part.last_over);
+        self.is_cut |= part.is_cut;
         self.tally += part.tally;
         self.in_flight += part.on_their_way.0;
         self.in_flight_bytes += part.on_their_way.1;
@@ -205,7 +218,7 @@ impl Report {
             deadlock.map(|deadlock| Deadlock { left: self.flows.len() - self.done(), ..deadlock });
         if let Some(deadlock) = &self.deadlock {
             self.stopped = deadlock.at.min(until);
-        } else if left > 0 && until < NEVER {
+        } else if left > 0 && self.is_cut {
             self.stopped = until;
         }
         if let Some(record) = &mut self.record {
@@ -250,22 +263,27 @@ impl Report {
         self
     }
 
-    /// The report, if all bytes of the flows that have ended are where they belong, and all that
-    /// was sent was delivered or dropped, or is on its way.
+    /// The report, if all bytes of the flows that have ended are where they belong, and were when
+    /// they ended, and all that was sent was delivered or dropped, or is on its way.
     pub(super) fn whole(self) -> Result<Report, ClusterError> {
         let (packets, bytes) = self.tally.outstanding();
         if (packets, bytes) != (self.in_flight, self.in_flight_bytes) {
             let found = (self.in_flight, self.in_flight_bytes);
             return Err(ClusterError::Unaccounted { outstanding: (packets, bytes), found });
         }
-        let lacks = |(flow, (done, (.., bytes))): (usize, (&Completion, &(u32, u32, u64)))| {
-            let missing = bytes.saturating_sub(done.arrived);
-            (done.ended.is_some() && missing > 0).then_some((flow, missing))
-        };
-        match self.flows.iter().zip(&self.lengths).enumerate().find_map(lacks) {
-            Some((flow, missing)) => Err(ClusterError::Missing { flow, missing }),
-            None => Ok(self),
+        for (flow, done) in self.flows.iter().enumerate() {
+            let Some(ended) = done.ended else { continue };
+            let missing = self.lengths[flow].2.saturating_sub(done.arrived);
+            if missing > 0 {
+                return Err(ClusterError::Missing { flow, missing });
+            }
+            if let Some(late) = self.whole_at[flow].and_then(|at| at.checked_sub(ended))
+                && late > 0
+            {
+                return Err(ClusterError::Early { flow, late });
+            }
         }
+        Ok(self)
     }
 
     /// The messages: all flows but waits, each with its source, target and bytes.
@@ -454,18 +472,20 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::time::NEVER;
 
     #[test]
     fn a_run_stops_at_its_end_or_when_the_last_flow_is_over() {
-        let stopped = |failed: &[(u32, Status)], until| {
+        let stopped = |failed: &[(u32, Status)], until, is_cut| {
             let mut report = Report::new(&[Flow::new(0, 1, 1000, 0), Flow::new(1, 0, 1000, 0)]);
             let (ended, failed) = (vec![(0, 5)], failed.to_vec());
-            report.add(Outcome { ended, failed, last_over: 7, ..Outcome::default() });
+            report.add(Outcome { ended, failed, last_over: 7, is_cut, ..Outcome::default() });
             report.stop(until, None).stopped
         };
-        assert_eq!(stopped(&[], 100), 100, "a flow is under way");
-        assert_eq!(stopped(&[], NEVER), 7, "a flow never ends");
-        assert_eq!(stopped(&[(1, Status::RetryExceeded)], 100), 7, "all are over before");
+        assert_eq!(stopped(&[], 100, true), 100, "a flow is under way");
+        assert_eq!(stopped(&[], 100, false), 7, "a flow waits for one that has failed");
+        assert_eq!(stopped(&[], NEVER, false), 7, "a flow never ends");
+        assert_eq!(stopped(&[(1, Status::RetryExceeded)], 100, true), 7, "all are over before");
     }
 
     /// A network that loses a packet, or a part of one, without a count is caught in every run.
@@ -505,5 +525,24 @@ mod tests {
         assert_eq!(report(&[(0, 5)], 999), Ok(1), "what has not ended may be under way");
         let missing = ClusterError::Missing { flow: 1, missing: 1 };
         assert_eq!(report(&[(0, 5), (1, 5)], 999), Err(missing));
+    }
+
+    /// One that completes a flow before its last byte is there is caught, too, whichever part tells
+    /// of the one and of the other.
+    #[test]
+    fn a_flow_that_ended_before_its_bytes_came_is_an_error() {
+        let report = |ended: Option<Ps>, at| {
+            let mut report = Report::new(&[Flow::new(0, 1, 1000, 0)]);
+            let ended = ended.map(|at| (0, at)).into_iter().collect();
+            report.add(Outcome { ended, ..Outcome::default() });
+            let (arrived, whole_at) = (vec![(0, 1000)], vec![(0, at)]);
+            report.add(Outcome { arrived, whole_at, ..Outcome::default() });
+            report.whole().map(|report| report.done())
+        };
+        assert_eq!(
+            (report(Some(5), 4), report(Some(5), 5), report(None, 5)),
+            (Ok(1), Ok(1), Ok(0))
+        );
+        assert_eq!(report(Some(5), 7), Err(ClusterError::Early { flow: 0, late: 2 }));
     }
 }

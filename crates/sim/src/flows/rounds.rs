@@ -74,6 +74,7 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         let begin = Instant::now();
         rounds.work();
         let run_seconds = begin.elapsed().as_secs_f64();
+        let is_cut = rounds.shares.iter_mut().any(|share| share.carrier.next_at() < NEVER);
         let (seconds, before) = match &mut rounds.warm {
             Some((since, before)) => (since.elapsed().as_secs_f64(), core::mem::take(before)),
             None => (0.0, rounds.delivered()),
@@ -81,7 +82,7 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         let finish = |(share, before): (Share<'a, C>, u64)| {
             let outcome = share.finish();
             let steady = Steady { packets: outcome.tally.delivered - before, seconds };
-            Outcome { run_seconds, steady, ..outcome }
+            Outcome { run_seconds, steady, is_cut, ..outcome }
         };
         rounds.shares.into_iter().zip(before).map(finish).collect()
     }
@@ -91,7 +92,8 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         self.shares.iter_mut().map(|share| share.carrier.net().tally.delivered).collect()
     }
 
-    /// Runs window after window until no part has anything to do.
+    /// Runs window after window until no part has anything to do before the end that the cluster
+    /// sets.
     fn work(&mut self) {
         let shared = self.shared;
         let until = self.start.saturating_add(shared.cluster.until);

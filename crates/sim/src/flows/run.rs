@@ -1,16 +1,18 @@
 //! Runs flows, on the threads that the cluster has.
 
-use std::sync::{Barrier, Mutex, atomic::AtomicU64};
+use std::panic::resume_unwind;
+use std::sync::{Mutex, atomic::AtomicU64};
 use std::thread::Builder;
 
 use remora::threads::without_signals;
 
+use super::barrier::{Barrier, Broken};
 use super::cards::Cards;
 use super::cluster::{Cluster, ClusterError};
 use super::division::Division;
 use super::flow::{Flow, Hears};
 use super::published::Models;
-use super::report::Report;
+use super::report::{Outcome, Report};
 use super::rounds::Rounds;
 use super::shared::{Shared, locked};
 use super::transport::How;
@@ -22,8 +24,11 @@ impl Cluster {
     ///
     /// # Errors
     /// If the topology or a flow is wrong, a thread cannot be started, or a card has completed a
-    /// flow whose bytes are not all in their places. A network that comes to a deadlock is none:
-    /// see [`Report::deadlock`].
+    /// flow whose bytes were not all in their places then. A network that comes to a deadlock is
+    /// none: see [`Report::deadlock`].
+    ///
+    /// # Panics
+    /// If a card does, on whichever thread.
     pub fn run(&self, flows: &[Flow]) -> Result<Report, ClusterError> {
         self.run_watched(flows, &Watch::default())
     }
@@ -41,7 +46,6 @@ impl Cluster {
             true => Division::whole(&self.topology),
             false => self.division()?,
         };
-        let (parts, threads) = (division.parts(), division.threads);
         let shared = Shared {
             cluster: self,
             flows,
@@ -49,9 +53,9 @@ impl Cluster {
             division: &division,
             atlas: Atlas::default(),
             ends: Mutex::new(vec![Default::default(); flows.len()]),
-            barrier: Barrier::new(threads),
-            mail: (0..parts).map(|_| Mutex::new(Vec::new())).collect(),
-            nexts: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            barrier: Barrier::new(division.threads),
+            mail: (0..division.parts()).map(|_| Mutex::new(Vec::new())).collect(),
+            nexts: (0..division.threads).map(|_| AtomicU64::new(0)).collect(),
             failed: Mutex::new(None),
             deadlock: Mutex::default(),
             paused: Mutex::default(),
@@ -59,28 +63,8 @@ impl Cluster {
             sampled: AtomicU64::new(0),
             watch,
         };
-        let shared = &shared;
-        let run = match self.transport.how {
-            How::Card { .. } => Rounds::<Cards<'_>>::run,
-            How::Published(_) => Rounds::<Models<'_>>::run,
-        };
         let mut report = Report::new(flows);
-        std::thread::scope(|scope| {
-            // At most one: if it does not start, nobody waits for it at the barrier.
-            let start = |thread| {
-                let named = Builder::new().name(format!("world-{thread}"));
-                without_signals(|| named.spawn_scoped(scope, move || run(shared, thread)))
-            };
-            let others: Vec<_> = (1..threads).map(start).collect::<Result<_, _>>()?;
-            let mut outcomes = run(shared, 0);
-            for other in others {
-                let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                outcomes.extend(other);
-            }
-            outcomes.into_iter().for_each(|outcome| report.add(outcome));
-            Ok(())
-        })
-        .map_err(|error: std::io::Error| ClusterError::Thread(error.to_string()))?;
+        run_parts(&shared)?.into_iter().for_each(|outcome| report.add(outcome));
         if let Some(error) = locked(&shared.failed).take() {
             return Err(error);
         }
@@ -88,6 +72,37 @@ impl Cluster {
         let report = report.stop(self.until, deadlock);
         report.with_ideals(self, &shared.atlas, &shared.awaited).whole()
     }
+}
+
+/// Runs all parts, on as many threads as they are divided among. A panic on one of these is the
+/// caller's.
+fn run_parts(shared: &Shared<'_>) -> Result<Vec<Outcome>, ClusterError> {
+    let of_thread = match shared.cluster.transport.how {
+        How::Card { .. } => Rounds::<Cards<'_>>::run,
+        How::Published(_) => Rounds::<Models<'_>>::run,
+    };
+    let run = move |thread| shared.barrier.run(|| of_thread(shared, thread));
+    let ran: Result<Vec<_>, std::io::Error> = std::thread::scope(|scope| {
+        // At most one: if it does not start, nobody waits for it at the barrier.
+        let start = |thread| {
+            let named = Builder::new().name(format!("world-{thread}"));
+            without_signals(|| named.spawn_scoped(scope, move || run(thread)))
+        };
+        let others = (1..shared.division.threads).map(start).collect::<Result<Vec<_>, _>>()?;
+        let own = run(0);
+        let others = others.into_iter().map(|other| other.join().and_then(|ran| ran));
+        Ok([own].into_iter().chain(others).collect())
+    });
+    let mut outcomes = Vec::new();
+    for ran in ran.map_err(|error| ClusterError::Thread(error.to_string()))? {
+        match ran {
+            Ok(some) => outcomes.extend(some),
+            // Another one's panic has ended this thread.
+            Err(panic) if panic.is::<Broken>() => {}
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+    Ok(outcomes)
 }
 
 /// By flow: does another wait for it at its target?

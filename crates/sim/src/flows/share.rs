@@ -282,6 +282,7 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         self.outcome.tally = self.carrier.net().tally;
         self.outcome.on_their_way = self.carrier.net().on_their_way();
         self.carrier.finish(&mut self.outcome);
+        self.outcome.whole_at.iter_mut().for_each(|(_, at)| *at -= self.start);
         self.outcome
     }
 }

@@ -1,8 +1,9 @@
 //! What the threads of a run share.
 
 use core::sync::atomic::AtomicU64;
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::barrier::Barrier;
 use super::cluster::{Cluster, ClusterError};
 use super::division::Division;
 use super::flow::Flow;
@@ -46,7 +47,7 @@ pub(super) struct Shared<'a> {
     pub(super) watch: &'a Watch,
 }
 
-/// The lock. A thread that has panicked ends the run by itself.
+/// The lock. A thread that has panicked ends the run of all.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

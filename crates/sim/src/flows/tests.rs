@@ -78,6 +78,7 @@ fn a_message_takes_what_arithmetic_says() {
     // A card sees whole nanoseconds, and both its times are those of events.
     assert_eq!(report.flows[0].time(), Some(expected));
     assert_eq!(report.flows[0].alone, expected);
+    assert_eq!(report.whole_at, [Some(2 * data * 80 + 2 * US)]);
     assert_whole(&report, &flows);
 }
 
@@ -172,8 +173,9 @@ fn hollow_and_real_payload_any_threads_and_lots_are_the_same() {
     assert_eq!((real.trace, real.tally), (hollow.trace, hollow.tally));
     assert!(real == hollow, "with bytes it is different");
     for (threads, lot) in [(1, 16), (2, 16), (1, 8), (1, 4), (2, 4)] {
-        let same = run(Content::Hollow, threads, lot) == hollow;
-        assert!(same, "with {threads} threads and lots of {lot} hosts it is different");
+        let other = run(Content::Hollow, threads, lot);
+        let is_same = other == hollow && other.whole_at == hollow.whole_at;
+        assert!(is_same, "with {threads} threads and lots of {lot} hosts it is different");
     }
 }
 
@@ -465,6 +467,39 @@ fn a_run_can_end_early() {
     assert_eq!(watch.delivered(), report.tally.delivered_bytes);
     assert_eq!((report.stopped, report.end()), (MS, 0));
     assert!(report.flows[0].arrived > 1 << 23);
+}
+
+/// A run is over when nothing happens any more, even if flows wait for one that has failed, and the
+/// end that was set is later.
+#[test]
+fn a_run_in_which_nothing_is_under_way_has_stopped() {
+    let first = Flow::new(0, 1, 1000, 0);
+    let behind = Flow { after: vec![0], ..Flow::new(0, 1, 1000, 0) };
+    for transport in ["go-back-n", "selective", "irn"] {
+        let transport = Transport::named(transport).unwrap();
+        let mut cluster = Cluster { transport, timeout: 1, until: 10_000 * MS, ..star(2) };
+        cluster.changes = vec![(0, Change::Cable { link: 0, works: false })];
+        let report = cluster.run(&[first.clone(), behind.clone()]).unwrap();
+        assert_eq!((report.done(), report.failed()), (0, 1), "{report}");
+        assert!(report.stopped < 100 * MS, "{}: {}", transport.name, report.stopped);
+    }
+}
+
+/// A panic on one of two threads ends the other, too, and is the caller's.
+#[test]
+fn a_panic_on_a_thread_ends_the_run() {
+    let configs: [fn(&mut remora_nic::Config); 2] = [
+        |config| assert!(config.address != Cluster::address(0), "on the first thread"),
+        |config| assert!(config.address != Cluster::address(15), "on the second thread"),
+    ];
+    for (config, expected) in
+        configs.into_iter().zip(["on the first thread", "on the second thread"])
+    {
+        let cluster = Cluster { threads: 2, lot: 4, config, ..Cluster::new(tree()) };
+        let run = std::panic::AssertUnwindSafe(|| cluster.run(&mixed(16)).map(|_| ()));
+        let panic = std::panic::catch_unwind(run).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&expected));
+    }
 }
 
 /// A short message that is posted behind a long one does not wait for it, if the card's order is

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::flow::Flow;
 use super::sizes::Sizes;
-use crate::dice::{SplitMix, mix};
+use crate::dice::{SplitMix, Use};
 use crate::net::Ps;
 
 /// Why there is no such load.
@@ -71,7 +71,7 @@ pub fn poisson_at(
     for (src, bits) in (0u32..).zip(rates) {
         let gap_ps = gap_of(*bits);
         // A stream for each host: more hosts do not change those that were there.
-        let mut random = SplitMix::new(mix(seed ^ mix(u64::from(src))));
+        let mut random = Use::Loads.stream(seed, src.into());
         let mut at = 0.0;
         loop {
             at -= (1.0 - random.fraction()).ln() * gap_ps;
@@ -136,7 +136,7 @@ pub fn incast(sources: impl IntoIterator<Item = u32>, dst: u32, bytes: u64) -> V
 /// Each host sends `bytes` to one other at once, and gets from one, in a random way.
 pub fn permutation(hosts: u32, bytes: u64, seed: u64) -> Vec<Flow> {
     // A random cycle: so that none sends to itself.
-    let mut random = SplitMix::new(seed);
+    let mut random = Use::Cycles.stream(seed, 0);
     let mut cycle: Vec<u32> = (0..hosts).collect();
     for i in (1..cycle.len()).rev() {
         cycle.swap(i, (random.number() % (i as u64 + 1)) as usize);

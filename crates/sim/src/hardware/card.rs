@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::NS;
 use super::parameter::{Ground, Parameter, Unit};
 use super::pcie::{Generation, Lanes, Link, MaxPayload};
-use super::port::{Bus, HostPort, PortTerms};
+use super::port::{Bus, PortTerms, SharedPort};
 use crate::dice::SplitMix;
 
 /// Bytes of a work-queue element.
@@ -305,7 +305,7 @@ impl Profile {
 #[derive(Debug)]
 pub struct CardTime {
     profile: Profile,
-    way: HostPort,
+    way: SharedPort,
     /// When the engine is free again: for packets to send, and for those that arrive.
     free: [u64; 2],
     /// By queue pair: when its last elements were there, as many as are fetched at a time.
@@ -352,7 +352,7 @@ impl StateCache {
 impl CardTime {
     /// A card that is idle.
     pub fn new(profile: Profile) -> CardTime {
-        let (way, elements) = (HostPort::new(profile.way), BTreeMap::new());
+        let (way, elements) = (SharedPort::new(profile.way), BTreeMap::new());
         let held = StateCache::new(profile.cache.map_or(0, |cache| cache.queue_pairs));
         CardTime { profile, way, free: [0; 2], elements, held }
     }
@@ -360,6 +360,11 @@ impl CardTime {
     /// What it is.
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// Its way to the host's memory, which its kernels have, too.
+    pub fn way(&self) -> SharedPort {
+        self.way.clone()
     }
 
     /// When a packet with so many bytes of payload, which the card takes up at `now`, is at its
@@ -374,7 +379,7 @@ impl CardTime {
         }
         // The way is busy for as long as if the element and the state had been there.
         let element = if fetches.is_some() || missing.is_some() { ELEMENT } else { 0 };
-        self.way.read(start, payload + element).saturating_add(told - start)
+        self.way.lock().read(start, payload + element).saturating_add(told - start)
     }
 
     /// When the card knows of a packet that arrives at `now` with so many bytes of payload.
@@ -385,7 +390,7 @@ impl CardTime {
         if payload == 0 {
             return told;
         }
-        let there = self.way.post(start, payload).saturating_add(self.profile.posted_ps);
+        let there = self.way.lock().post(start, payload).saturating_add(self.profile.posted_ps);
         there.saturating_add(told - start)
     }
 
@@ -395,8 +400,9 @@ impl CardTime {
         if self.held.has(begins?) {
             return None;
         }
-        self.way.post(now, context_bytes);
-        Some(self.way.read(now, context_bytes))
+        let mut way = self.way.lock();
+        way.post(now, context_bytes);
+        Some(way.read(now, context_bytes))
     }
 
     /// When the engine has done its work on a packet.

@@ -26,7 +26,7 @@ pub use card::{
 };
 pub use circuit::{Circuit, Step};
 pub use pcie::Link;
-pub use port::{HostPort, PortTerms};
+pub use port::{HostPort, PortTerms, SharedPort};
 pub use rate::Rate;
 pub use resource::{Order, Resource, Terms};
 

@@ -1,13 +1,14 @@
 //! A card's way to its host's memory: when the accesses of its kernels are over.
 //!
 //! An access waits for a tag (reads only), passes the link towards the host, the host's memory,
-//! and for reads the link back. All of these are shared by the accesses of the card. The port is
-//! asked in the order of time and each kind of access takes the same way, so that accesses are
+//! and for reads the link back. All of these are shared by the accesses of the card: those of its
+//! packets, and those of its kernels ([`SharedPort`]). The port is asked in the order of time and each kind of access takes the same way, so that accesses are
 //! served as they come and the end of each is known when it begins.
 
 use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::BinaryHeap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora_nic::Time;
 use remora_offload::kernel::{Direction, Timing};
@@ -86,8 +87,11 @@ impl HostPort {
         let (mut left, mut over) = (len, now);
         loop {
             let bytes = left.min(piece);
+            // Only the read waits for its tag. The link is not kept free for its request until then:
+            // writes behind it would wait as well.
             let starts = self.tag_at(now);
-            let sent = self.up.serve(starts, request);
+            let takes = self.up.takes(request);
+            let sent = self.up.serve(now, request).max(starts.saturating_add(takes));
             let at_host = sent.saturating_add(self.round_trip_ps());
             let wire = match self.terms.bus {
                 Bus::Pcie(link) => link.completion(bytes),
@@ -133,6 +137,28 @@ impl HostPort {
     }
 }
 
+/// A port that a card's packets and its kernels use. Clones are the same port.
+#[derive(Clone, Debug)]
+pub struct SharedPort(Arc<Mutex<HostPort>>);
+
+impl SharedPort {
+    /// A port that is idle.
+    pub fn new(terms: PortTerms) -> SharedPort {
+        SharedPort(Arc::new(Mutex::new(HostPort::new(terms))))
+    }
+
+    /// The port. A card has one thread at a time, so nobody waits.
+    pub fn lock(&self) -> MutexGuard<'_, HostPort> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Timing for SharedPort {
+    fn over(&mut self, now: Time, direction: Direction, len: usize) -> Time {
+        self.lock().over(now, direction, len)
+    }
+}
+
 impl Timing for HostPort {
     fn over(&mut self, now: Time, direction: Direction, len: usize) -> Time {
         let now_ps = now.0.saturating_mul(NS);
@@ -164,6 +190,26 @@ mod tests {
         let mut port = HostPort::new(PortTerms::flat(Duration::from_nanos(100), 1000));
         assert_eq!([port.read(0, 64), port.read(0, 64)], [164 * NS, 228 * NS]);
         assert_eq!(port.write(0, 64), 164 * NS, "the other direction is idle");
+    }
+
+    /// A read that waits for tags holds up no write: there is room on the link between its requests.
+    #[test]
+    fn a_write_does_not_wait_for_the_tags_of_reads() {
+        let terms = PortTerms { tags: 4, ..PortTerms::strom() };
+        let Bus::Pcie(link) = terms.bus else { panic!("StRoM's card is behind PCIe") };
+        let mut port = HostPort::new(terms);
+        let over = port.read(0, 64 << 10);
+        assert!(over > 30 * 1500 * NS, "128 requests, 4 at a time: {over}");
+        let requests = 128 * READ_REQUEST;
+        let left = port.post(0, 64);
+        assert_eq!(left, link.packets().time_ps(requests + link.write(64)));
+        // Nor does it hold up a read whose tag comes later.
+        let mut busy = HostPort::new(terms);
+        busy.read(0, 2048);
+        busy.post(0, 1024);
+        let mut quiet = HostPort::new(terms);
+        quiet.read(0, 2048);
+        assert_eq!(busy.read(0, 64), quiet.read(0, 64));
     }
 
     #[test]

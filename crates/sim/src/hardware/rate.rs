@@ -82,14 +82,18 @@ impl Server {
         self.free_at
     }
 
+    /// How long so many bytes take by themselves.
+    pub fn takes(&self, bytes: u64) -> u64 {
+        self.rate.map_or(0, |rate| rate.time_ps(bytes))
+    }
+
     /// Accepts bytes that are there at `now`; returns the moment at which the last is served.
     pub fn serve(&mut self, now: u64, bytes: u64) -> u64 {
         if now > self.free_at || self.rate.is_none() {
             (self.busy_from, self.bytes) = (now.max(self.free_at), 0);
         }
         self.bytes = self.bytes.saturating_add(bytes);
-        let takes = self.rate.map_or(0, |rate| rate.time_ps(self.bytes));
-        self.free_at = self.busy_from.saturating_add(takes);
+        self.free_at = self.busy_from.saturating_add(self.takes(self.bytes));
         self.free_at
     }
 }

@@ -2,7 +2,7 @@
 
 use super::time::LineRate;
 use super::topology::{Link, Node};
-use crate::dice::{SplitMix, mix};
+use crate::dice::{SplitMix, Use};
 
 /// A change of the network.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -83,7 +83,7 @@ pub(super) struct Changes {
     /// By link: how often it has failed or come back.
     pub(super) epochs: Vec<u32>,
     /// By link, once one loses packets: the probability and the random numbers.
-    losses: Vec<(f64, SplitMix)>,
+    pub(super) losses: Vec<(f64, SplitMix)>,
     seed: u64,
 }
 
@@ -103,8 +103,7 @@ impl Changes {
 
     pub(super) fn set_loss(&mut self, link: u32, probability: f64) {
         if self.losses.is_empty() {
-            let seed = mix(self.seed ^ 0x6C6F_7373);
-            let stream = |i: u64| (0.0, SplitMix::new(mix(seed ^ i)));
+            let stream = |i: u64| (0.0, Use::Losses.stream(self.seed, i));
             self.losses = (0..self.links.len() as u64).map(stream).collect();
         }
         self.losses[link as usize].0 = probability;

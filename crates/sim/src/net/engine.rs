@@ -26,7 +26,7 @@ use super::routes::{NOWHERE, Routes, Routing};
 use super::time::{LineRate, Ps};
 use super::topology::{Link, Node, Topology, TopologyError};
 use super::wheel::Wheel;
-use crate::dice::{SplitMix, mix};
+use crate::dice::{SplitMix, Use};
 
 /// The properties of all switches.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -170,7 +170,7 @@ pub struct Net {
     pub(super) buffer: BufferOptions,
     /// By link, if packets are marked: the thresholds.
     pub(super) markings: Vec<Option<Marking>>,
-    randoms: Vec<SplitMix>,
+    pub(super) randoms: Vec<SplitMix>,
     /// By link, with classes or flow control, or where a rate is to change.
     pub(super) queues: Vec<Queues>,
     /// By link, with classes or flow control.
@@ -234,7 +234,7 @@ impl Net {
             buffer: options.buffer,
             markings: links.iter().map(|l| options.buffer.marking_at(l.rate.bits())).collect(),
             randoms: (0..links.len() as u64)
-                .map(|i| SplitMix::new(mix(options.seed ^ i)))
+                .map(|i| Use::Marks.stream(options.seed, i))
                 .collect(),
             queues: vec![Queues::default(); none],
             ingress: links[..none].iter().map(ingress).collect(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::paths::{Atlas, Paths};
 use super::time::{Ps, US};
 use super::topology::{Link, Node};
-use crate::dice::{SplitMix, mix};
+use crate::dice::{SplitMix, Use, mix};
 
 /// Which of several equally short paths a packet takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,9 +42,9 @@ struct Flowlet {
 
 /// What one switch needs to choose.
 #[derive(Clone, Debug)]
-struct Chooser {
+pub(super) struct Chooser {
     salt: u64,
-    random: SplitMix,
+    pub(super) random: SplitMix,
     /// Empty unless the routing is by flowlet.
     flowlets: Vec<Flowlet>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Routes {
     switches: u32,
     atlas: Atlas,
     paths: Arc<Paths>,
-    choosers: Vec<Chooser>,
+    pub(super) choosers: Vec<Chooser>,
 }
 
 /// No path.
@@ -77,7 +77,7 @@ impl Routes {
         let edges = links[..hosts as usize].iter().map(|link| link.to).collect();
         let down = links[..hosts as usize].iter().map(|link| link.back).collect();
         let chooser = |switch: u32| {
-            let salt = mix(seed ^ mix(u64::from(switch)));
+            let salt = Use::Paths.seed(seed, switch.into());
             let flowlets = match routing {
                 Routing::Flowlet { .. } => vec![Flowlet::default(); FLOWLETS],
                 Routing::Ecmp | Routing::Spray => Vec::new(),

@@ -504,6 +504,23 @@ fn losses_come_from_the_seed() {
     assert_ne!(arrived(1), arrived(2));
 }
 
+/// What links and switches draw is apart for each, for each use, and for each seed: no two begin
+/// with the same number.
+#[test]
+fn what_is_drawn_is_apart() {
+    let mut first: Vec<u64> = Vec::new();
+    for seed in 1..=8 {
+        let mut net = star(9, &NetOptions { seed, ..NetOptions::default() });
+        net.changes.set_loss(0, 0.5);
+        let lost = net.changes.losses.iter_mut().map(|(_, random)| random);
+        let paths = net.routes.choosers.iter_mut().map(|chooser| &mut chooser.random);
+        first.extend(net.randoms.iter_mut().chain(lost).chain(paths).map(SplitMix::number));
+    }
+    assert_eq!(first.len(), 8 * (18 + 18 + 1));
+    first.sort_unstable();
+    assert!(first.windows(2).all(|two| two[0] != two[1]), "two streams are one");
+}
+
 /// A network in two parts that hand over packets does what one does.
 #[test]
 fn two_parts_give_the_same_as_one() {

@@ -18,7 +18,7 @@ pub(super) fn read(mut section: Section<'_>, cluster: &mut Cluster) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::super::{Experiment, Mistake, Overrides};
-    use crate::flows::{Parameter, Report, TRANSPORTS};
+    use crate::flows::{Parameter, Report, TRANSPORTS, Unit};
 
     /// Eight hosts to one, with marks.
     fn world(transport: &str, tuning: &str) -> String {
@@ -74,6 +74,24 @@ mod tests {
         ] {
             let (own, other) = (run(transport, ""), run(transport, tuning));
             assert_ne!(own.trace.hash, other.trace.hash, "{transport}: {tuning}");
+        }
+    }
+
+    /// A value that is shown is read as the same: bytes and times of any number of digits. (Rates
+    /// are kept as the time of a byte, and parts are shown with six digits.)
+    #[test]
+    fn what_is_shown_can_be_set() {
+        let transport = TRANSPORTS.iter().find(|transport| transport.name == "dcqcn").unwrap();
+        let mut random = crate::dice::SplitMix::new(5);
+        let units = [Unit::Number, Unit::Time, Unit::Bytes];
+        let parameters = Parameter::of(transport).filter(|of| units.contains(&of.unit));
+        for parameter in parameters.flat_map(|parameter| [parameter; 200]) {
+            let (least, most) = (*parameter.bounds.start(), *parameter.bounds.end());
+            let value = (random.number() >> (random.number() % 64)) % (most - least + 1) + least;
+            let shown = parameter.unit.shown(value);
+            let text = world("dcqcn", &format!("{} = \"{shown}\"", parameter.name));
+            let told = parse(&text).unwrap_or_else(|mistake| panic!("{}: {text}", mistake.message));
+            assert_eq!(parameter.get(&told.cluster.tuned()), value, "{text}");
         }
     }
 

@@ -4,7 +4,7 @@ use core::cell::RefCell;
 use core::ops::Range;
 
 use super::section::{Files, Mistake, Section, in_file};
-use crate::dice::{SplitMix, mix};
+use crate::dice::Use;
 use crate::flows::report::on_wire;
 use crate::flows::{
     Cluster, ClusterError, Flow, Sizes, StoreLoad, all_to_all, calls, get_calls, halving_doubling,
@@ -71,7 +71,7 @@ fn give_class(flows: &mut HpccFlows, class: u8, all: bool) {
 
 /// What the section with this index draws from: no two draw the same.
 fn seed_of(world: u64, index: usize) -> u64 {
-    if index == 0 { world } else { mix(world ^ mix(index as u64)) }
+    if index == 0 { world } else { Use::Sections.seed(world, index as u64) }
 }
 
 /// The flows of a kind that needs no other simulator's file.
@@ -269,7 +269,7 @@ fn fetches(section: &mut Section<'_>, around: Around<'_>) -> Result<Vec<Flow>, M
     let count = section.number("calls", 1..=u32::MAX)?.unwrap_or(1);
     let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
     room(section, (clients.len() as u64).saturating_mul(count.into()))?;
-    let mut random = SplitMix::new(mix(seed));
+    let mut random = Use::Values.stream(seed, 0);
     Ok(get_calls(clients, server, (count, think), || sizes.draw(&mut random)))
 }
 

@@ -73,6 +73,38 @@ fn hardware_takes_its_time_for_each_access() {
     assert!((3 * US..5 * US).contains(&(strom - none)), "{strom} and {none}");
 }
 
+/// A card that sends small packets as fast as its reads permit takes what arrives like one that
+/// sends nothing: what arrives needs none of its reads.
+#[test]
+fn what_arrives_does_not_wait_for_what_is_to_be_sent() {
+    for name in ["srnic", "strom-100g"] {
+        let arrives = |beside: Option<Flow>| {
+            let cluster = Cluster { mtu: Mtu::B256, ..star(3) };
+            let hardware = vec![Profile::named(name); 3];
+            let flows = [Flow::new(1, 0, 64, 20 * US), Flow::wait(0, vec![0], 0)];
+            let flows: Vec<Flow> = flows.into_iter().chain(beside).collect();
+            let report = Cluster { hardware, ..cluster }.run(&flows).unwrap();
+            assert_eq!(report.done(), flows.len(), "{report}");
+            report.flows[1].began.unwrap()
+        };
+        let (alone, beside) = (arrives(None), arrives(Some(Flow::new(0, 2, 1 << 20, 0))));
+        // It waits for requests on the link, no more than are fetched ahead.
+        assert!(beside < alone + US / 10, "{name}: {beside} and {alone}");
+    }
+}
+
+/// A card's kernels and its packets have the same reads: with one in flight, each GET takes as long
+/// as two, of its entry and of its value.
+#[test]
+fn kernels_share_the_reads_of_their_card() {
+    let profile = Profile::named("strom").unwrap().with_reads(1);
+    let flows = get_calls(1..9, 0, (20, 0), || 64);
+    let report = Cluster { hardware: vec![Some(profile)], ..star(9) }.run(&flows).unwrap();
+    assert_eq!(report.done(), 160, "{report}");
+    let each = report.end() / 160;
+    assert!((3 * US..3 * US + US / 10).contains(&each), "{each}");
+}
+
 #[test]
 fn what_waits_for_a_value_waits_where_it_goes() {
     let first = Flow::fetch(0, 1, 5000, 0);

@@ -24,7 +24,7 @@ use remora_store::way::long::LongCalls;
 
 use super::flow::{Flow, Verb};
 use super::sizes::Sizes;
-use crate::dice::{SplitMix, mix, pattern};
+use crate::dice::{Use, mix, pattern};
 use crate::memory::SimMemory;
 use crate::net::Ps;
 use crate::shared_memory::SharedMemory;
@@ -70,7 +70,7 @@ impl StoreLoad {
 
     /// The length of a key's value, of these lengths.
     pub fn length(&self, key: u32, sizes: &Sizes) -> u64 {
-        sizes.draw(&mut SplitMix::new(mix(self.seed ^ mix(u64::from(key)))))
+        sizes.draw(&mut Use::Keys.stream(self.seed, key.into()))
     }
 
     /// The operations of `clients` on the stores of `servers`. Client and server of an operation
@@ -84,7 +84,7 @@ impl StoreLoad {
         let mut connection = 0;
         for client in clients {
             for _ in 0..self.depth {
-                let mut random = SplitMix::new(mix(self.seed ^ mix(1 << 32 | connection)));
+                let mut random = Use::Operations.stream(self.seed, connection);
                 for operation in 0..self.operations {
                     let at = random.fraction() * until.last().copied().unwrap_or(0.0);
                     let key = until.partition_point(|until| *until <= at) as u32;

@@ -268,7 +268,8 @@ impl State {
                 let planned = self.seen[asked.to].to_come(&wanted, group.name)?;
                 let (next, stale) = transferred(&held, &wanted, &planned)?;
                 let keys: Vec<_> = group.primary().table.keys.keys().cloned().collect();
-                for key in keys.into_iter().filter(|key| is_in(&stale, key)) {
+                let is_to_go = |key: &Vec<u8>| self.plan.discards && is_in(&stale, key);
+                for key in keys.into_iter().filter(is_to_go) {
                     group.append(epoch, Change::Delete(key))?;
                     self.counts.discarded += 1;
                 }

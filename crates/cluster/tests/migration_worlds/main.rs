@@ -84,8 +84,8 @@ fn slots_move_in_many_worlds() {
 /// Each of these goes wrong somewhere, so that it is known to be mended.
 #[test]
 fn worlds_have_what_can_go_wrong() {
-    let worlds = |plan| (1..60).map(move |seed| run(seed, plan).unwrap());
-    let worlds: Vec<_> = worlds(Plan::DEFAULT).chain(worlds(IN_MEMORY)).collect();
+    let worlds = |count, plan| (0..count).map(move |seed| run(seed, plan).unwrap());
+    let worlds: Vec<_> = worlds(60, Plan::DEFAULT).chain(worlds(240, IN_MEMORY)).collect();
     let sum = |of: fn(&World) -> u64| worlds.iter().map(of).sum::<u64>();
     for (what, count) in [
         ("operations without an answer", sum(World::open)),
@@ -107,5 +107,12 @@ fn worlds_have_what_can_go_wrong() {
 #[test]
 fn keys_that_are_not_frozen_are_found_out() {
     let mut failed = failures(1, 300, Plan { freezes: false, ..Plan::DEFAULT });
+    assert!(failed.any(|(_, why)| why.contains("linearizable")), "nobody notices");
+}
+
+/// The same: keys stay that have come from a group that is no more.
+#[test]
+fn keys_that_are_not_discarded_are_found_out() {
+    let mut failed = failures(1, 300, Plan { discards: false, ..IN_MEMORY });
     assert!(failed.any(|(_, why)| why.contains("linearizable")), "nobody notices");
 }

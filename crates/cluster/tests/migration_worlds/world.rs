@@ -32,14 +32,22 @@ pub(crate) struct Plan {
     pub(crate) operations: u64,
     /// Off only to see that the checkers notice: keys on their way are changed.
     pub(crate) freezes: bool,
+    /// The same: what has come from a group that is no more stays.
+    pub(crate) discards: bool,
     /// Groups have what they have in memory alone: all nodes of one may be lost, and the service
     /// does not lose its data besides.
     pub(crate) is_in_memory: bool,
 }
 
 impl Plan {
-    pub(crate) const DEFAULT: Plan =
-        Plan { steps: 4000, clients: 3, operations: 25, freezes: true, is_in_memory: false };
+    pub(crate) const DEFAULT: Plan = Plan {
+        steps: 4000,
+        clients: 3,
+        operations: 25,
+        freezes: true,
+        discards: true,
+        is_in_memory: false,
+    };
 }
 
 /// What was asked and arrives late, over a connection that somebody has given up.
@@ -242,10 +250,15 @@ impl World {
         self.come_back();
     }
 
-    /// A group loses all its nodes, and another one begins under its name.
+    /// A group loses all its nodes, and another one begins under its name: one that gives keys
+    /// away, if there is one.
     fn begin_anew(&mut self) {
-        let group = self.draw(NAMES.len());
+        let drawn = self.draw(NAMES.len());
         let mut state = self.state.borrow_mut();
+        let gives = |group: &Group| {
+            KEYS.iter().any(|key| group.primary().shard.is_giving(slot_of(key.as_bytes())))
+        };
+        let group = state.groups.iter().position(gives).unwrap_or(drawn);
         let is_complete = |map: &SlotMap| map.lacking(&[Range::ALL]).is_empty();
         if !state.slots.as_ref().is_some_and(is_complete) || !state.groups[group].has_begun() {
             return;

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
-use crate::group::is_ring;
+use crate::group::{founding_of, is_ring};
 use crate::history::EpochChange;
 use crate::map::{Atlas, SlotMap};
 
@@ -18,10 +18,12 @@ pub(crate) const SLOTS: &str = "slots";
 
 /// The key of a group's size, below the group's prefix.
 pub(crate) const SIZE: &str = "size";
+/// The key of what a group's nodes agree on, below the group's prefix.
+pub(crate) const AGREED: &str = "group";
 
 /// The version of all that nodes share: what they write into etcd, say to each other, and log. The
 /// nodes of a group are of one.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// That of groups in whose documents there is none.
 const fn unwritten() -> u32 {
@@ -56,6 +58,7 @@ pub(crate) struct Written {
 /// A key of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
+    Agreed,
     Configuration,
     Size,
     Node(NodeId),
@@ -137,6 +140,7 @@ impl Document for SlotMap {
 /// What a key of a group is for; `rest` is what follows the group's prefix.
 pub(crate) fn key_of(rest: &str) -> Option<Key> {
     match rest {
+        AGREED => Some(Key::Agreed),
         "configuration" => Some(Key::Configuration),
         SIZE => Some(Key::Size),
         rest => {
@@ -167,6 +171,10 @@ pub(crate) fn note(
     let Some(what) = key_of(rest) else { return Ok(()) };
     let view = atlas.groups.entry(group.to_owned()).or_default();
     match what {
+        // (A group of another version is no other group's concern.)
+        Key::Agreed => {
+            view.founding = Agreed::read(value).map(|agreed| founding_of(agreed.salt));
+        }
         Key::Configuration => {
             let written = Written::read(value).ok_or_else(unreadable)?;
             view.configuration = Some(written.configuration);
@@ -243,14 +251,14 @@ mod tests {
             let text = format!(r#"{{{more}{rest},"ring_bytes":65536}}"#);
             Agreed::understand(text.as_bytes()).map(|agreed| agreed.version)
         };
-        assert_eq!(said(r#""version":3,"#), Ok(3));
+        assert_eq!(said(r#""version":4,"#), Ok(4));
         assert!(said("").unwrap_err().contains("of version 1"));
-        assert!(said(r#""version":2,"#).unwrap_err().contains("of version 2"));
+        assert!(said(r#""version":3,"#).unwrap_err().contains("of version 3"));
         // Whatever else a later version has agreed on.
-        let later = Agreed::understand(br#"{"version":4}"#).unwrap_err();
-        assert!(later.contains("version 4") && later.contains("one release"), "{later}");
+        let later = Agreed::understand(br#"{"version":5}"#).unwrap_err();
+        assert!(later.contains("version 5") && later.contains("one release"), "{later}");
         assert!(
-            Agreed::understand(br#"{"version":3}"#)
+            Agreed::understand(br#"{"version":4}"#)
                 .unwrap_err()
                 .contains("what the group agrees on")
         );
@@ -268,8 +276,16 @@ mod tests {
         let slots = r#"[[{"first":0,"last":9},{"group":"a","to":null}]]"#;
         assert_eq!(told(SLOTS, slots), Ok(()));
         assert_eq!(told("a/size", "5"), Ok(()));
+        let agreed = concat!(
+            r#"{"version":4,"salt":5,"token":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"#,
+            r#""ring_bytes":65536,"lease_ms":500}"#
+        );
+        assert_eq!(told("a/group", agreed), Ok(()));
+        assert_eq!(told("b/group", r#"{"version":5}"#), Ok(()), "another release's stops nobody");
         assert!(told("a/size", "0").unwrap_err().contains("a/size in etcd"));
-        assert_eq!((atlas.revision, atlas.groups.len()), (7, 1));
+        assert_eq!((atlas.revision, atlas.groups.len()), (7, 2));
+        assert_eq!(atlas.groups["a"].founding, Some(founding_of(5)));
+        assert_eq!(atlas.groups["b"].founding, None);
         assert_eq!(atlas.groups["a"].size, Some(5));
         assert!(atlas.groups["a"].nodes.keys().eq([&NodeId(5)]));
     }

@@ -28,7 +28,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
-use crate::documents::{self, Agreed, Document, Key, SIZE, Size, VERSION, Written, key_of};
+use crate::documents::{self, AGREED, Agreed, Document, Key, SIZE, Size, VERSION, Written, key_of};
 use crate::epochs::Epochs;
 use crate::etcd_words::words_of;
 use crate::founding::{first_configuration, next_configuration};
@@ -264,7 +264,7 @@ pub fn overview(group: &EtcdGroup) -> Result<Overview, EtcdError> {
                     let address = Address::read(pair.value());
                     overview.nodes.extend(address.map(|address| (node, address)));
                 }
-                Some(Key::Size) | None => {}
+                Some(Key::Agreed | Key::Size) | None => {}
             }
         }
         Ok(overview)
@@ -391,7 +391,7 @@ impl Inner {
         if !matches!(options.origin, Origin::Directory(_)) {
             self.draw(options).await?;
         }
-        let there = self.client.get(self.key("group"), None).await?;
+        let there = self.client.get(self.key(AGREED), None).await?;
         let refused = etcd_client::Error::WatchError;
         let Some(written) = there.kvs().first() else { return Err(refused(LOST.to_owned())) };
         Agreed::understand(written.value()).map_err(refused)
@@ -413,7 +413,7 @@ impl Inner {
         let token = token.try_into().expect("16 bytes");
         let lease_ms = lease.as_millis().max(1) as u64;
         let own = Agreed { version: VERSION, salt, token, ring_bytes, lease_ms, is_restored };
-        let key = self.key("group");
+        let key = self.key(AGREED);
         let value = serde_json::to_vec(&own).expect("numbers");
         let is_new = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
         let put = TxnOp::put(key, value, None);
@@ -551,7 +551,7 @@ impl Inner {
                     .ok_or_else(|| unreadable("the group's size (its key `size`)"))?;
                 self.size = size.0.into();
             }
-            None => {}
+            Some(Key::Agreed) | None => {}
         }
         Ok(())
     }

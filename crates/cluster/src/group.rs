@@ -73,11 +73,27 @@ pub struct GroupOptions {
 }
 
 impl GroupOptions {
+    /// Which group it is, of all that begin under its name: the number of its sessions with others,
+    /// in which slots move.
+    #[must_use]
+    pub fn founding(&self) -> u32 {
+        founding_of(self.salt)
+    }
+
     /// How long a disk may keep nothing of what waits for it before it counts as one that refuses:
     /// longer than any that works takes, however short the lease is.
     pub(crate) fn disk_patience(&self) -> Duration {
         (2 * self.lease).max(DISK_PATIENCE)
     }
+}
+
+/// The number that tells a group from others that began under its name before, or will. A salt is
+/// drawn when a group begins, and its nodes' directories keep it. Other groups and their clients may
+/// see the number, which leaves half of the salt in the dark.
+pub(crate) fn founding_of(salt: u64) -> u32 {
+    let mixed = (salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
+    // (0 says that it is not known.)
+    mixed.max(1)
 }
 
 #[cfg(test)]

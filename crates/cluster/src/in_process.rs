@@ -27,6 +27,7 @@ struct Inner {
     /// The latest way of each node: the one before may end after it has begun.
     ways: BTreeMap<NodeId, u64>,
     is_away: bool,
+    founding: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -48,6 +49,7 @@ impl InProcess {
             addresses: BTreeMap::new(),
             ways: BTreeMap::new(),
             is_away: false,
+            founding: None,
         };
         InProcess { inner: Arc::new(Mutex::new(inner)) }
     }
@@ -55,6 +57,12 @@ impl InProcess {
     /// From now on it answers nobody, or answers again.
     pub fn set_away(&self, is_away: bool) {
         self.lock().is_away = is_away;
+    }
+
+    /// Which group it is: see [`GroupOptions::founding`](crate::GroupOptions::founding). Others are
+    /// not told before.
+    pub fn set_founding(&self, founding: u32) {
+        self.lock().founding = Some(founding);
     }
 
     /// The way of a node to it, and to the others. One that the node had before is of no more use.
@@ -97,6 +105,11 @@ impl InProcessMap {
         InProcessMap { inner: Arc::new(Mutex::new((Atlas::default(), groups))) }
     }
 
+    /// A group begins anew: all of its nodes are lost, and this is the service of others.
+    pub fn begin_anew(&self, name: &str, service: InProcess) {
+        self.lock().1.insert(name.to_owned(), service);
+    }
+
     fn lock(&self) -> MutexGuard<'_, (Atlas, BTreeMap<String, InProcess>)> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,10 +121,8 @@ impl MapService for InProcessMap {
         let view = |(name, service): (&String, &InProcess)| {
             let inner = service.lock();
             let configuration = inner.registry.latest().cloned();
-            (
-                name.clone(),
-                GroupView { configuration, nodes: inner.addresses.clone(), ..GroupView::default() },
-            )
+            let (founding, nodes) = (inner.founding, inner.addresses.clone());
+            (name.clone(), GroupView { founding, configuration, nodes, ..GroupView::default() })
         };
         let groups = held.1.iter().map(view).collect();
         Ok(Atlas { groups, ..held.0.clone() })

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Health};
+use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Health, Transfer};
 use remora_store::front::slots::{Range, Runs};
 use remora_store::replica::{Configuration, NodeId};
 use remora_store::way::map::{self, ClusterMap, MapGroup};
@@ -43,6 +43,8 @@ pub type SlotMap = Runs<Owner>;
 /// A group, as the configuration service knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupView {
+    /// Which group it is, of all that have begun under its name, as far as that is known.
+    pub founding: Option<u32>,
     /// The latest configuration.
     pub configuration: Option<Configuration>,
     /// How many members it is to have.
@@ -139,6 +141,23 @@ impl Atlas {
         let is_it = |owner: &Owner| owner.group == from && owner.to.as_deref() == Some(to);
         self.slots.iter().flat_map(|map| map.ranges(is_it)).collect()
     }
+
+    /// The slots that another group is to give to the one of this name, if what has come from it is
+    /// of the group that it is now. (What one has said that has begun anew since may come late.)
+    ///
+    /// # Errors
+    /// It is not, as far as this says, in words.
+    pub fn to_come(&self, asked: &Transfer<'_>, name: &str) -> Result<Vec<Range>, String> {
+        let founding = self.groups.get(asked.from).and_then(|view| view.founding);
+        match founding.is_none_or(|founding| founding == asked.ticket.founding) {
+            true => Ok(self.to_give(asked.from, name)),
+            false => Err(format!(
+                "group {} has begun anew, and this node has not heard of it yet, or that group has \
+                 not: try again",
+                asked.from
+            )),
+        }
+    }
 }
 
 /// Ranges, without a border where one goes on from another.
@@ -188,7 +207,11 @@ pub enum MoveError {
         to: String,
     },
     /// A group has a slot that is said to be lost.
-    #[error("slots {range} are with group {group}, by the cluster’s map: move them without --lost")]
+    #[error(
+        "slots {range} are with group {group}, by the cluster’s map: move them without --lost. If \
+         all its nodes are lost for good, delete first what etcd has of it (etcdctl del --prefix \
+         /remora/CLUSTER/{group}/)"
+    )]
     Had {
         /// Which.
         range: Range,
@@ -237,14 +260,20 @@ impl Atlas {
         Ok(next)
     }
 
-    /// The map in which a group is to have these slots, which no other one has any more.
+    /// The map in which a group is to have these slots, which no other one has any more: none, by
+    /// the map, or one of which the service knows no nodes.
     ///
     /// # Errors
     /// See [`MoveError`].
     pub fn with_lost(&self, ranges: &[Range], to: &str) -> Result<SlotMap, MoveError> {
         let map = self.map_for(to)?;
         let owner = Owner { group: to.to_owned(), to: Some(to.to_owned()) };
-        let mut others = map.iter().filter(|(_, had)| **had != Owner::new(to) && **had != owner);
+        let is_others = |had: &Owner| {
+            *had != Owner::new(to)
+                && *had != owner
+                && (had.group == to || self.has_begun(&had.group))
+        };
+        let mut others = map.iter().filter(|(_, had)| is_others(had));
         let had = others.find_map(|(run, had)| {
             Some((ranges.iter().find_map(|range| common(*range, run))?, &had.group))
         });
@@ -259,8 +288,11 @@ impl Atlas {
     /// The map, into which slots of a group are to be written.
     fn map_for(&self, to: &str) -> Result<&SlotMap, MoveError> {
         let map = self.slots.as_ref().ok_or(MoveError::NoMap)?;
-        let begun = self.groups.get(to).is_some_and(|view| view.configuration.is_some());
-        if begun { Ok(map) } else { Err(MoveError::NoGroup(to.to_owned())) }
+        if self.has_begun(to) { Ok(map) } else { Err(MoveError::NoGroup(to.to_owned())) }
+    }
+
+    fn has_begun(&self, group: &str) -> bool {
+        self.groups.get(group).is_some_and(|view| view.configuration.is_some())
     }
 }
 
@@ -330,6 +362,13 @@ mod tests {
         atlas.slots = Some(atlas.with_lost(&lost, "b").unwrap());
         assert_eq!(atlas.to_give("b", "b"), lost);
         assert_eq!(atlas.with_lost(&lost, "b").ok(), atlas.slots, "it was said twice");
+        // Those of a group whose nodes are gone, and that come from there.
+        let mut gone = atlas.clone();
+        gone.slots = Some(atlas.with_move(&[range("50-59")], "b").unwrap());
+        assert!(matches!(gone.with_lost(&[range("50-69")], "b"), Err(MoveError::Had { .. })));
+        gone.groups.get_mut("a").unwrap().configuration = None;
+        gone.slots = Some(gone.with_lost(&[range("50-69")], "b").unwrap());
+        assert_eq!(gone.to_give("b", "b"), [lost[0], lost[1], range("50-69")]);
         // By the map it has them, and not by its log.
         atlas.slots.as_mut().unwrap().set(lost[0], Some(&Owner::new("b")));
         assert_eq!(

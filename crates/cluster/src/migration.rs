@@ -5,11 +5,30 @@
 //!
 //! All that a move has come to is in the logs of both groups and in the map. A step that fails is
 //! done again, by this primary or the next one, in a session of its own.
+//!
+//! A group in memory that has lost all its nodes begins anew, under its name, with nothing. Each
+//! group is told from those before it by its [founding](Hands::founding), and each session's number
+//! has that of the group that gives. So:
+//!
+//! - A group that begins anew amid a move has nothing of the slots that the map has it give: it has
+//!   given them ([`first_holdings`]), and serves nobody for them. If the other group owns them by
+//!   its log, it keeps them with all their keys, whatever the map said; so a slot never has two
+//!   owners.
+//! - Else what has come so far is of a group that is no more, in whose place the new one may have
+//!   served the slots, where the map did not say that they go. The group that gets them discards
+//!   that, in its log before it takes them anew ([`transferred`]): no key comes back that the new
+//!   group has not, whichever node is the primary in between.
+//! - Of two groups of one name, the service knows which one is the latter. The group that gets
+//!   slots goes by what it has heard of that since its primary began to serve
+//!   ([`Atlas::to_come`]): what the former one has said, and comes late, is refused, as is what the
+//!   latter one says, until that is heard of.
+//! - If the group that gets slots has begun anew, too, it knows of no session, and takes slots as
+//!   they come. A group that begins again from its directories has the founding that it had.
 
 use std::sync::Arc;
 
 use remora_store::front::keyspace::{Transfer, TransferStep};
-use remora_store::front::slots::{Holdings, Part, Range, Runs, SLOTS, Shard, slot_of};
+use remora_store::front::slots::{Holdings, Part, Range, Runs, SLOTS, Shard, Ticket, slot_of};
 use remora_store::scan::Cursor;
 
 use crate::map::{Atlas, Owner, SlotMap, common};
@@ -44,6 +63,8 @@ pub trait Hands {
 
     /// The giving group's name.
     fn name(&self) -> &str;
+    /// Which group that is, of all that have begun under this name.
+    fn founding(&self) -> u32;
     /// The epoch in which this node is its group's primary at this moment, if it is.
     fn serves_in(&self) -> Option<u32>;
     /// Whether this node ends.
@@ -79,9 +100,11 @@ pub trait Hands {
     async fn replace(&self, revision: i64, next: &SlotMap) -> Result<bool, String>;
 
     /// Opens a session of this number with a group's primary.
-    async fn open(&self, atlas: &Atlas, to: &str, ticket: u64) -> Result<Self::Session, String>;
+    async fn open(&self, atlas: &Atlas, to: &str, ticket: Ticket) -> Result<Self::Session, String>;
     /// The other group is to be ready for keys of these slots.
     async fn take(&self, with: &mut Self::Session, ranges: &[Range]) -> Result<(), String>;
+    /// The same, for those of these slots that it does not own already.
+    async fn retake(&self, with: &mut Self::Session, ranges: &[Range]) -> Result<(), String>;
     /// The other group is to have these keys for good.
     async fn import(&self, with: &mut Self::Session, items: &[Item]) -> Result<(), String>;
     /// The other group is to own these slots.
@@ -258,7 +281,8 @@ impl<H: Hands> Migration<H> {
             return Ok(());
         }
         self.attempts += 1;
-        let ticket = u64::from(self.epoch) << ATTEMPT_BITS | self.attempts;
+        let number = u64::from(self.epoch) << ATTEMPT_BITS | self.attempts;
+        let ticket = Ticket { founding: self.hands.founding(), number };
         let mut session = self.hands.open(atlas, to, ticket).await?;
         if !left.is_empty() {
             self.hands.take(&mut session, &left).await?;
@@ -276,8 +300,9 @@ impl<H: Hands> Migration<H> {
         self.become_for(&all, None).await
     }
 
-    /// A group that has lost all of its nodes and begun anew knows nothing of slots that were given
-    /// to the one before: it takes them as they are, so that somebody serves them.
+    /// Where one of the two groups has lost all of its nodes and begun anew, the other one knows
+    /// nothing of the slots, or has what is not to be kept: it takes them as they are, so that
+    /// somebody serves them.
     async fn announce_again(
         &self,
         session: &mut H::Session,
@@ -293,7 +318,7 @@ impl<H: Hands> Migration<H> {
         if handed.is_empty() || !is_so || !self.is_primary() {
             return Err("nothing was handed over before".to_owned());
         }
-        self.hands.take(session, handed).await
+        self.hands.retake(session, handed).await
     }
 
     /// Keys that were on their way when the session before ended: they have come, or not.
@@ -431,8 +456,23 @@ fn unserved(map: Option<&SlotMap>, held: &Holdings, name: &str) -> Option<String
     ))
 }
 
-/// What a group is for its slots after another one has asked for this; the map says that slots are
-/// to come that are `planned`.
+/// What a new group is for the slots that the map says it has. Those that it is to give it has
+/// given: if there was another group of its name, that one's keys are lost or with the other group.
+#[must_use]
+pub fn first_holdings(map: &SlotMap, name: &str) -> Holdings {
+    let mut holdings = Holdings::default();
+    for (range, owner) in map.iter().filter(|(_, owner)| owner.group == name) {
+        let part = match &owner.to {
+            Some(to) if to != name => Part::Given { to: to.clone() },
+            _ => Part::Owned,
+        };
+        holdings.set(range, Some(&part));
+    }
+    holdings
+}
+
+/// What a group is for its slots after another one has asked for this, and the slots whose keys are
+/// to be discarded before; the map says that slots are to come that are `planned`.
 ///
 /// # Errors
 /// Why that cannot be, in words.
@@ -440,13 +480,13 @@ pub fn transferred(
     held: &Holdings,
     asked: &Transfer<'_>,
     planned: &[Range],
-) -> Result<Holdings, String> {
+) -> Result<(Holdings, Vec<Range>), String> {
     // The client that asks decides how long this takes.
     let count: u64 = asked.ranges.iter().map(|range| u64::from(range.count())).sum();
     if count > u64::from(SLOTS) {
         return Err(format!("{count} slots are more than there are: name each of them once"));
     }
-    let mut next = held.clone();
+    let (mut next, mut stale) = (held.clone(), Runs::default());
     for slot in asked.ranges.iter().flat_map(|range| range.first..=range.last) {
         let before = held.get(slot);
         let part = after(asked, before);
@@ -457,33 +497,53 @@ pub fn transferred(
         if !planned.iter().any(|range| range.has(slot)) {
             return Err(format!("the map does not say that slot {slot} comes here: try again"));
         }
-        next.set(Range { first: slot, last: slot }, Some(&part));
+        let own = Range { first: slot, last: slot };
+        next.set(own, Some(&part));
+        if before.is_some_and(|before| is_stale(before, &part)) {
+            stale.set(own, Some(&()));
+        }
     }
-    Ok(next)
+    Ok((next, stale.ranges(|()| true)))
+}
+
+/// Whether what has come of a slot is of another group than that from which it comes now.
+fn is_stale(before: &Part, next: &Part) -> bool {
+    match (before, next) {
+        (Part::Taking { from: one, ticket: before }, Part::Taking { from, ticket }) => {
+            one != from || !before.has_giver_of(*ticket)
+        }
+        _ => false,
+    }
 }
 
 /// What a group is for a slot after it was asked for this.
 fn after(asked: &Transfer<'_>, part: Option<&Part>) -> Result<Part, String> {
+    use TransferStep::{Own, Retake, Take};
     let (from, ticket) = (asked.from, asked.ticket);
     match (asked.step, part) {
-        // (The map has forgotten that it was to come from the other group, which has it still or
-        // has given it to this one: nothing of it is here.)
-        (TransferStep::Take, Some(Part::Taking { from: other, .. })) if other != from => {
+        // (The map has forgotten that it was to come from the other group; or that one is no more.)
+        (Take | Retake, Some(Part::Taking { from: other, ticket: present }))
+            if other != from || !present.has_giver_of(ticket) =>
+        {
             Ok(Part::Taking { from: from.to_owned(), ticket })
         }
         (_, Some(Part::Taking { from: other, .. })) if other != from => {
             Err(format!("comes from group {other}"))
         }
-        (_, Some(Part::Taking { ticket: present, .. })) if *present > ticket => {
+        (_, Some(Part::Taking { ticket: present, .. })) if !present.has_giver_of(ticket) => {
+            Err(format!("comes from a group {from} that is no more"))
+        }
+        (_, Some(Part::Taking { ticket: present, .. })) if present.number > ticket.number => {
             Err("comes in a later session than this one".to_owned())
         }
-        (TransferStep::Take, None | Some(Part::Taking { .. })) => {
+        (Take | Retake, None | Some(Part::Taking { .. })) => {
             Ok(Part::Taking { from: from.to_owned(), ticket })
         }
-        (TransferStep::Own, Some(Part::Taking { .. } | Part::Owned)) => Ok(Part::Owned),
-        (TransferStep::Take, Some(Part::Owned)) => Err("is here already".to_owned()),
+        (Own, Some(Part::Taking { .. } | Part::Owned)) => Ok(Part::Owned),
+        (Retake, Some(Part::Owned)) => Ok(Part::Owned),
+        (Take, Some(Part::Owned)) => Err("is here already".to_owned()),
         (_, Some(Part::Giving { to } | Part::Given { to })) => Err(format!("goes to group {to}")),
-        (TransferStep::Own, None) => Err("was not announced".to_owned()),
+        (Own, None) => Err("was not announced".to_owned()),
     }
 }
 
@@ -563,8 +623,15 @@ mod tests {
 
     #[test]
     fn a_slot_comes_in_one_session_of_one_group() {
-        let taking = |from: &str, ticket| Part::Taking { from: from.to_owned(), ticket };
-        let asked = |step, ticket| Transfer { step, from: "a", ticket, ranges: Vec::new() };
+        let ticket = |number| Ticket { founding: 3, number };
+        let taking = |from: &str, number| {
+            let ticket = ticket(number);
+            Part::Taking { from: from.to_owned(), ticket }
+        };
+        let asked = |step, number| {
+            let ticket = ticket(number);
+            Transfer { step, from: "a", ticket, ranges: Vec::new() }
+        };
         let (take, own) = (asked(TransferStep::Take, 5), asked(TransferStep::Own, 5));
         assert_eq!(after(&take, None), Ok(taking("a", 5)));
         assert_eq!(after(&take, Some(&taking("a", 4))), Ok(taking("a", 5)));
@@ -578,20 +645,75 @@ mod tests {
         // Where the map says so, it comes from another group than it was to come from.
         assert_eq!(after(&take, Some(&taking("c", 9))), Ok(taking("a", 5)));
         assert!(after(&own, Some(&taking("c", 1))).unwrap_err().contains("from group c"));
+        let retake = asked(TransferStep::Retake, 5);
+        assert_eq!(after(&retake, Some(&Part::Owned)), Ok(Part::Owned), "it has been given before");
+        assert_eq!(after(&retake, Some(&taking("a", 4))), Ok(taking("a", 5)));
         assert!(after(&take, Some(&Part::Owned)).is_err() && after(&own, None).is_err());
     }
 
     #[test]
     fn slots_come_as_the_map_says_and_each_once() {
         let all = vec![Range::ALL];
-        let asked = |ranges| Transfer { step: TransferStep::Take, from: "a", ticket: 5, ranges };
+        let ticket = Ticket { founding: 3, number: 5 };
+        let asked = |ranges| Transfer { step: TransferStep::Take, from: "a", ticket, ranges };
         let held = Holdings::default();
-        let next = transferred(&held, &asked(all.clone()), &all).unwrap();
-        assert_eq!(next.get(9), Some(&Part::Taking { from: "a".to_owned(), ticket: 5 }));
-        assert_eq!(transferred(&next, &asked(all.clone()), &[]), Ok(next), "it is so already");
+        let (next, stale) = transferred(&held, &asked(all.clone()), &all).unwrap();
+        assert_eq!(next.get(9), Some(&Part::Taking { from: "a".to_owned(), ticket }));
+        assert!(stale.is_empty());
+        let again = transferred(&next, &asked(all.clone()), &[]);
+        assert_eq!(again, Ok((next, Vec::new())), "it is so already");
         assert!(transferred(&held, &asked(all), &[]).unwrap_err().contains("map does not say"));
         // A request may be long: what it costs has an end.
         let again = asked(vec![Range::ALL; 1 << 20]);
         assert!(transferred(&held, &again, &[]).unwrap_err().contains("more than there are"));
+    }
+
+    /// Sessions of a group that has begun anew are counted from the start.
+    #[test]
+    fn what_has_come_from_a_group_that_is_no_more_is_stale() {
+        let range = |text: &str| text.parse::<Range>().unwrap();
+        let taking = |from: &str, founding| {
+            let ticket = Ticket { founding, number: 9 << ATTEMPT_BITS };
+            Part::Taking { from: from.to_owned(), ticket }
+        };
+        let mut held = Holdings::default();
+        held.set(range("0-9"), Some(&taking("a", 3)));
+        held.set(range("10-19"), Some(&taking("c", 4)));
+        // Of a log of an earlier release: nobody knows better.
+        held.set(range("20-29"), Some(&taking("a", 0)));
+        let asked = |step, number, ranges: &str| {
+            let ticket = Ticket { founding: 4, number };
+            Transfer { step, from: "a", ticket, ranges: vec![range(ranges)] }
+        };
+        let all = [Range::ALL];
+        let own = transferred(&held, &asked(TransferStep::Own, 1, "0-9"), &all);
+        assert!(own.unwrap_err().contains("from a group a that is no more"));
+        let take = asked(TransferStep::Take, 1, "0-19");
+        let (next, stale) = transferred(&held, &take, &all).unwrap();
+        assert_eq!(stale, [range("0-19")]);
+        let part = Part::Taking { from: "a".to_owned(), ticket: take.ticket };
+        assert_eq!(next.iter().next(), Some((range("0-19"), &part)));
+        // It is so now: what comes again is of the same group.
+        let (next, stale) = transferred(&next, &asked(TransferStep::Take, 2, "0-9"), &all).unwrap();
+        assert!(stale.is_empty());
+        assert!(transferred(&next, &take, &all).unwrap_err().contains("later session"));
+        let earlier = asked(TransferStep::Take, 9 << ATTEMPT_BITS, "20-29");
+        assert_eq!(transferred(&held, &earlier, &all).map(|(_, stale)| stale), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_new_group_has_given_what_the_map_has_it_give() {
+        let range = |text: &str| text.parse::<Range>().unwrap();
+        let mut map = SlotMap::default();
+        let owner = |to: &str| Owner { group: "a".to_owned(), to: Some(to.to_owned()) };
+        map.set(range("0-9"), Some(&Owner::new("a")));
+        map.set(range("10-19"), Some(&owner("b")));
+        map.set(range("20-29"), Some(&owner("a")));
+        map.set(range("30-39"), Some(&Owner { group: "b".to_owned(), to: Some("a".to_owned()) }));
+        let held = first_holdings(&map, "a");
+        assert_eq!(held.ranges(|part| *part == Part::Owned), ["0-9", "20-29"].map(range));
+        let given = Part::Given { to: "b".to_owned() };
+        assert_eq!(held.ranges(|part| *part == given), [range("10-19")]);
+        assert_eq!(held.iter().count(), 3);
     }
 }

@@ -10,14 +10,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use remora::threads::without_signals;
-use remora_store::front::slots::{Part, Range, Runs, Shard};
+use remora_store::front::slots::{Part, Range, Runs, Shard, Ticket};
 use remora_store::memory::Memory;
 use remora_store::scan::Cursor;
-use remora_store::tablespace::TablespaceId;
 use remora_store::way::clock::now_ms;
 
 use crate::map::{Atlas, MapService, SlotMap};
-use crate::migration::{Hands, Item, Migration, is_in};
+use crate::migration::{Hands, Item, Migration};
 use crate::session::Session;
 use crate::slots::Slots;
 
@@ -25,10 +24,6 @@ use crate::slots::Slots;
 const LOOK: Duration = Duration::from_millis(200);
 /// How often is looked whether to stop.
 const TICK: Duration = Duration::from_millis(20);
-/// Items of a step of a walk.
-const STEP: usize = 512;
-/// The tablespace whose keys have slots: the one database that Redis' clients have in a cluster.
-const DATABASE: &str = "db0";
 
 /// The thread that moves a node's slots. Dropping it ends it.
 pub struct Mover<M: Memory> {
@@ -112,17 +107,15 @@ impl<M: Memory> std::fmt::Debug for Node<M> {
     }
 }
 
-impl<M: Memory + 'static> Node<M> {
-    fn space(&self) -> Option<TablespaceId> {
-        self.slots.store.tablespace(DATABASE)
-    }
-}
-
 impl<M: Memory + 'static> Hands for Node<M> {
     type Session = Session;
 
     fn name(&self) -> &str {
         &self.slots.name
+    }
+
+    fn founding(&self) -> u32 {
+        self.slots.group.options.founding()
     }
 
     fn serves_in(&self) -> Option<u32> {
@@ -138,19 +131,11 @@ impl<M: Memory + 'static> Hands for Node<M> {
     }
 
     fn keys(&self, ranges: &[Range], from: Cursor) -> (Vec<(Vec<u8>, usize)>, Cursor) {
-        let Some(space) = self.space() else { return (Vec::new(), Cursor::END) };
-        let mut keys = Vec::new();
-        let next = self.slots.store.scan(space, from, now_ms(), STEP, &mut |item| {
-            if is_in(ranges, item.key) {
-                keys.push((item.key.to_vec(), item.stored.len()));
-            }
-            std::ops::ControlFlow::Continue(())
-        });
-        (keys, next)
+        self.slots.keys(ranges, from, now_ms())
     }
 
     fn items(&self, keys: &[Vec<u8>]) -> Vec<Item> {
-        let Some(space) = self.space() else { return Vec::new() };
+        let Some(space) = self.slots.database() else { return Vec::new() };
         keys.iter().filter_map(|key| self.slots.item(space, key)).collect()
     }
 
@@ -175,7 +160,7 @@ impl<M: Memory + 'static> Hands for Node<M> {
     }
 
     fn release(&self, epoch: u32, keys: &[Vec<u8>]) -> Result<(), String> {
-        self.space().map_or(Ok(()), |space| self.slots.release(epoch, space, keys))
+        self.slots.database().map_or(Ok(()), |space| self.slots.release(epoch, space, keys))
     }
 
     async fn settle(&self) -> Result<(), String> {
@@ -193,7 +178,7 @@ impl<M: Memory + 'static> Hands for Node<M> {
         self.service.borrow_mut().replace(revision, next)
     }
 
-    async fn open(&self, atlas: &Atlas, to: &str, ticket: u64) -> Result<Session, String> {
+    async fn open(&self, atlas: &Atlas, to: &str, ticket: Ticket) -> Result<Session, String> {
         let view = atlas.groups.get(to);
         let primary = view.and_then(|view| view.primary()?.1?.redis);
         let primary = primary.ok_or_else(|| format!("group {to} has no primary at the moment"))?;
@@ -202,6 +187,10 @@ impl<M: Memory + 'static> Hands for Node<M> {
 
     async fn take(&self, with: &mut Session, ranges: &[Range]) -> Result<(), String> {
         with.take(ranges)
+    }
+
+    async fn retake(&self, with: &mut Session, ranges: &[Range]) -> Result<(), String> {
+        with.retake(ranges)
     }
 
     async fn import(&self, with: &mut Session, items: &[Item]) -> Result<(), String> {

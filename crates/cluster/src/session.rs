@@ -1,11 +1,11 @@
 //! The way from the primary that gives slots away to the one that gets them: its Redis front, with
-//! `CLUSTER TAKE | OWN | IMPORT`. One session has one number, and one connection.
+//! `CLUSTER TAKE | RETAKE | OWN | IMPORT`. One session has one number, and one connection.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use remora_store::front::slots::Range;
+use remora_store::front::slots::{Range, Ticket};
 
 use crate::migration::Item;
 
@@ -30,7 +30,7 @@ impl Session {
         to: SocketAddr,
         password: Option<&str>,
         from: &str,
-        ticket: u64,
+        ticket: Ticket,
     ) -> Result<Session, String> {
         let connected = TcpStream::connect_timeout(&to, PATIENCE).and_then(|stream| {
             stream.set_read_timeout(Some(PATIENCE))?;
@@ -50,6 +50,11 @@ impl Session {
     /// The other group is to be ready for keys of these slots.
     pub(crate) fn take(&mut self, ranges: &[Range]) -> Result<(), String> {
         self.transfer(b"TAKE", ranges)
+    }
+
+    /// The same, for those of these slots that it does not own already.
+    pub(crate) fn retake(&mut self, ranges: &[Range]) -> Result<(), String> {
+        self.transfer(b"RETAKE", ranges)
     }
 
     /// The other group is to own these slots.

@@ -8,6 +8,7 @@
 //! The shard's lock is taken before all others: by commands to look, by what changes the group's
 //! part to write. So all that the old state has let in are done before there is a new one.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLockWriteGuard};
 
@@ -15,6 +16,7 @@ use remora_store::front::keyspace::Transfer;
 use remora_store::front::slots::{Holdings, Part, Range, Runs, Shard};
 use remora_store::log::Position;
 use remora_store::memory::Memory;
+use remora_store::scan::Cursor;
 use remora_store::store::{Change, Expiry, Store, Value};
 use remora_store::tablespace::{TablespaceId, TablespaceOptions};
 use remora_store::way::clock::now_ms;
@@ -22,13 +24,19 @@ use remora_store::way::clock::now_ms;
 use crate::group::Group;
 use crate::journal::GroupLog;
 use crate::map::{Atlas, SlotMap};
-use crate::migration::{Item, transferred};
+use crate::migration::{Item, first_holdings, is_in, transferred};
 
 /// The tablespace of what is said here.
 const SPACE: &str = "cluster";
 /// Its items.
 const HOLDINGS: &[u8] = b"holdings";
 const TRANSIT: &[u8] = b"transit";
+/// The tablespace whose keys have slots: the one database that Redis' clients have in a cluster.
+const DATABASE: &str = "db0";
+/// Items of a step of a walk.
+const STEP: usize = 512;
+/// The time of a walk on which nothing has expired.
+const NOTHING_EXPIRES: u64 = 0;
 /// The keys of all that decides which group answers.
 pub(crate) const OF_SLOTS: [&[u8]; 2] = [HOLDINGS, TRANSIT];
 
@@ -169,10 +177,7 @@ impl<M: Memory + 'static> Slots<M> {
     pub(crate) fn begin(&self, map: &SlotMap) -> Result<(), String> {
         let mut shard = self.write();
         if shard.holdings.is_none() {
-            let mut holdings = Holdings::default();
-            for range in map.ranges(|owner| owner.group == self.name) {
-                holdings.set(range, Some(&Part::Owned));
-            }
+            let holdings = first_holdings(map, &self.name);
             self.put(HOLDINGS, &holdings)?;
             shard.holdings = Some(holdings);
         }
@@ -226,6 +231,52 @@ impl<M: Memory + 'static> Slots<M> {
         Ok(())
     }
 
+    /// The tablespace whose keys have slots, once it is there.
+    pub(crate) fn database(&self) -> Option<TablespaceId> {
+        self.store.tablespace(DATABASE)
+    }
+
+    /// Some keys of these slots from a place on, each with its bytes as stored, and where to go on.
+    pub(crate) fn keys(
+        &self,
+        ranges: &[Range],
+        from: Cursor,
+        now: u64,
+    ) -> (Vec<(Vec<u8>, usize)>, Cursor) {
+        let Some(space) = self.database() else { return (Vec::new(), Cursor::END) };
+        let mut keys = Vec::new();
+        let next = self.store.scan(space, from, now, STEP, &mut |item| {
+            if is_in(ranges, item.key) {
+                keys.push((item.key.to_vec(), item.stored.len()));
+            }
+            ControlFlow::Continue(())
+        });
+        (keys, next)
+    }
+
+    /// Deletes all keys of these slots. What cannot be logged now stays, and the rest is gone: they
+    /// are to be discarded again. The caller holds the shard, so that none comes meanwhile.
+    fn discard(&self, ranges: &[Range]) -> Result<(), String> {
+        let Some(space) = self.database() else { return Ok(()) };
+        let (mut cursor, mut count) = (Cursor::START, 0);
+        loop {
+            let (keys, next) = self.keys(ranges, cursor, NOTHING_EXPIRES);
+            for (key, _) in &keys {
+                let gone = self.store.delete(space, key, now_ms());
+                gone.map_err(|error| error.to_string())?;
+            }
+            count += keys.len();
+            cursor = next;
+            if cursor == Cursor::END {
+                break;
+            }
+        }
+        if count > 0 {
+            tracing::warn!("{count} keys are gone that had come from a group that is no more");
+        }
+        Ok(())
+    }
+
     /// The key with its value, if it is there.
     pub(crate) fn item(&self, space: TablespaceId, key: &[u8]) -> Option<Item> {
         let mut item = Item { key: key.to_vec(), ..Item::default() };
@@ -238,10 +289,14 @@ impl<M: Memory + 'static> Slots<M> {
     /// [`Keeper::transfer`](remora_store::front::keyspace::Keeper::transfer).
     pub(crate) fn transfer(&self, asked: &Transfer<'_>) -> Result<u64, String> {
         let atlas = self.atlas_of_epoch()?;
-        let planned = atlas.to_give(asked.from, &self.name);
+        let planned = atlas.to_come(asked, &self.name)?;
         let mut shard = self.write();
         let held = shard.holdings.as_ref().ok_or("the group has no slots yet: try again")?;
-        let next = transferred(held, asked, &planned)?;
+        let (next, stale) = transferred(held, asked, &planned)?;
+        if !stale.is_empty() {
+            // The log has that before it has that they come anew, whoever becomes the primary.
+            self.discard(&stale)?;
+        }
         if shard.holdings.as_ref() != Some(&next) {
             self.put(HOLDINGS, &next)?;
             shard.holdings = Some(next);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hello, 56 bytes, of the caller          welcome, 24 bytes, of the called (little-endian)
-//!   0  magic "RMg3"                         0  magic "RMg3"
+//!   0  magic "RMg4"                         0  magic "RMg4"
 //!   4  the node                             4  its region, as Remote has it
 //!  12  the node that it calls
 //!  20  the epoch
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The first bytes of both greetings; the last one is the version.
-const MAGIC: &[u8; 4] = b"RMg3";
+const MAGIC: &[u8; 4] = b"RMg4";
 /// Bytes of a [`Hello`].
 pub(crate) const HELLO: usize = 56;
 /// Bytes of a [`Welcome`].

@@ -496,7 +496,7 @@ fn hello(to: NodeId, epoch: u32, ring_bytes: u64) -> [u8; 56] {
     let len = u32::try_from(region_bytes(ring_bytes)).unwrap();
     let (me, to, region) = (77u64.to_le_bytes(), to.0.to_le_bytes(), [0; 12]);
     let (epoch, len) = (epoch.to_le_bytes(), len.to_le_bytes());
-    let parts = [&b"RMg3"[..], &me, &to, &epoch, &region[..8], &len, &region[8..], &[3; 16]];
+    let parts = [&b"RMg4"[..], &me, &to, &epoch, &region[..8], &len, &region[8..], &[3; 16]];
     parts.concat().try_into().unwrap()
 }
 
@@ -533,7 +533,7 @@ fn a_connection_of_an_earlier_epoch_writes_nothing_more() {
 /// How a node of a version to come would greet, both ways.
 fn greeting() -> [u8; 56] {
     let mut bytes = [0; 56];
-    bytes[..4].copy_from_slice(b"RMg4");
+    bytes[..4].copy_from_slice(b"RMg5");
     bytes
 }
 

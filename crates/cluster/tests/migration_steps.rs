@@ -7,10 +7,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use remora_cluster::migration::{Hands, Item, Migration, transferred};
+use remora_cluster::migration::{Hands, Item, Migration, first_holdings, transferred};
 use remora_cluster::{Atlas, Configuration, GroupView, NodeId, Owner, SlotMap};
 use remora_store::front::keyspace::{Transfer, TransferStep};
-use remora_store::front::slots::{Holdings, Part, Range, Runs, Shard};
+use remora_store::front::slots::{Holdings, Part, Range, Runs, Shard, Ticket};
 use remora_store::scan::Cursor;
 
 /// The hands of a group that has no keys, and serves in epoch 1; and what they reach.
@@ -19,16 +19,21 @@ struct Trial {
     name: &'static str,
     shard: RefCell<Shard>,
     atlas: RefCell<Atlas>,
-    /// The slots of the other groups.
+    /// The slots of the other groups, and those whose keys they have discarded.
     others: RefCell<BTreeMap<String, Holdings>>,
+    discarded: RefCell<Runs<()>>,
     /// The group that is away.
     away: &'static str,
 }
 
 struct Session {
     to: String,
-    ticket: u64,
+    ticket: Ticket,
 }
+
+/// Which group of its name the giving one is, and which one was there before.
+const FOUNDING: u32 = 2;
+const FORMER: u32 = 1;
 
 impl Trial {
     /// Group `a` has all slots, and is to give these.
@@ -65,11 +70,19 @@ impl Trial {
 
     fn transfer(&self, step: TransferStep, with: &Session, to: &[Range]) -> Result<(), String> {
         let asked = Transfer { step, from: "a", ticket: with.ticket, ranges: to.to_vec() };
-        let planned = self.atlas.borrow().to_give("a", &with.to);
+        let planned = self.atlas.borrow().to_come(&asked, &with.to)?;
         let mut others = self.others.borrow_mut();
         let held = others.get_mut(&with.to).unwrap();
-        *held = transferred(held, &asked, &planned)?;
+        let (next, stale) = transferred(held, &asked, &planned)?;
+        *held = next;
+        stale.iter().for_each(|range| self.discarded.borrow_mut().set(*range, Some(&())));
         Ok(())
+    }
+
+    /// Group `b` is this for these slots, by its log.
+    fn other_is(&self, slots: &str, part: &Part) {
+        let mut others = self.others.borrow_mut();
+        others.get_mut("b").unwrap().set(slots.parse().unwrap(), Some(part));
     }
 
     /// Who has a slot, by the map.
@@ -100,6 +113,10 @@ impl Hands for Trial {
         self.name
     }
 
+    fn founding(&self) -> u32 {
+        FOUNDING
+    }
+
     fn serves_in(&self) -> Option<u32> {
         Some(1)
     }
@@ -125,11 +142,7 @@ impl Hands for Trial {
     }
 
     fn begin(&self, map: &SlotMap) -> Result<(), String> {
-        let mut holdings = Holdings::default();
-        for range in map.ranges(|owner| owner.group == self.name) {
-            holdings.set(range, Some(&Part::Owned));
-        }
-        self.shard.borrow_mut().holdings = Some(holdings);
+        self.shard.borrow_mut().holdings = Some(first_holdings(map, self.name));
         Ok(())
     }
 
@@ -165,13 +178,17 @@ impl Hands for Trial {
         Ok(true)
     }
 
-    async fn open(&self, _: &Atlas, to: &str, ticket: u64) -> Result<Session, String> {
+    async fn open(&self, _: &Atlas, to: &str, ticket: Ticket) -> Result<Session, String> {
         let gone = || format!("group {to} is away");
         (to != self.away).then(|| Session { to: to.to_owned(), ticket }).ok_or_else(gone)
     }
 
     async fn take(&self, with: &mut Session, ranges: &[Range]) -> Result<(), String> {
         self.transfer(TransferStep::Take, with, ranges)
+    }
+
+    async fn retake(&self, with: &mut Session, ranges: &[Range]) -> Result<(), String> {
+        self.transfer(TransferStep::Retake, with, ranges)
     }
 
     async fn import(&self, _: &mut Session, _: &[Item]) -> Result<(), String> {
@@ -205,6 +222,72 @@ fn a_group_that_begins_anew_gets_what_was_handed_to_the_one_before() {
     assert_eq!(migration.hands.shard().part(0), None);
 }
 
+/// What the group of this name had begun to give before, in a session far later than any of this
+/// one.
+fn taken_before() -> Part {
+    let ticket = Ticket { founding: FORMER, number: 9 << 40 | 7 };
+    Part::Taking { from: "a".to_owned(), ticket }
+}
+
+/// A group in memory that is lost with its nodes amid a move has no slots that the map has it give:
+/// nobody is served there before they are with the other group.
+#[test]
+fn a_group_that_begins_anew_amid_a_move_has_given_the_slots() {
+    let mut migration = Trial::new("b", &[("0-99", "b")]);
+    migration.hands.other_is("0-99", &taken_before());
+    migration.hands.shard.borrow_mut().holdings = None;
+    assert_eq!(turn(&mut migration), Ok(()), "it begins");
+    assert_eq!(migration.hands.shard().part(0), Some(&Part::Given { to: "b".to_owned() }));
+    assert_eq!(migration.hands.shard().part(100), Some(&Part::Owned));
+    assert_eq!(turn(&mut migration), Err("group b is away".to_owned()));
+    migration.hands.away = "";
+    assert_eq!(turn(&mut migration), Ok(()));
+    assert!(migration.hands.has("b", "0-99"));
+    assert_eq!(migration.hands.discarded.borrow().ranges(|()| true), ["0-99".parse().unwrap()]);
+}
+
+/// All keys had come, and the map did not say so yet.
+#[test]
+fn slots_that_the_other_group_owns_stay_there_when_the_giving_one_begins_anew() {
+    let mut migration = Trial::new("", &[("0-99", "b")]);
+    // Of three moves, one was over, one had begun, and one had not.
+    migration.hands.other_is("0-49", &Part::Owned);
+    migration.hands.other_is("50-79", &taken_before());
+    migration.hands.shard.borrow_mut().holdings = None;
+    assert_eq!(turn(&mut migration), Ok(()), "it begins");
+    assert_eq!(turn(&mut migration), Ok(()));
+    assert!(migration.hands.has("b", "0-99"));
+    assert_eq!(migration.hands.discarded.borrow().ranges(|()| true), ["50-79".parse().unwrap()]);
+}
+
+/// The map did not say that the slots go, as one from before the move, when the group began anew:
+/// what it had deleted since would come back.
+#[test]
+fn what_a_group_that_is_no_more_had_sent_does_not_come_back() {
+    let mut migration = Trial::new("", &[("0-99", "b")]);
+    migration.hands.other_is("50-149", &taken_before());
+    assert_eq!(turn(&mut migration), Ok(()));
+    assert_eq!(migration.hands.owner(99), Some(Owner::new("b")));
+    assert_eq!(migration.hands.others.borrow()["b"].get(99), Some(&Part::Owned));
+    assert_eq!(migration.hands.others.borrow()["b"].get(100), Some(&taken_before()));
+    assert_eq!(migration.hands.discarded.borrow().ranges(|()| true), ["50-99".parse().unwrap()]);
+}
+
+/// The one that gets slots goes by what the service says, as soon as it has heard of it.
+#[test]
+fn slots_are_taken_from_the_group_that_the_service_knows() {
+    let mut migration = Trial::new("", &[("0-99", "b")]);
+    let know = |trial: &Trial, founding| {
+        let view = GroupView { founding: Some(founding), ..GroupView::default() };
+        trial.atlas.borrow_mut().groups.insert("a".to_owned(), view);
+    };
+    know(&migration.hands, FORMER);
+    assert!(turn(&mut migration).unwrap_err().contains("group a has begun anew"));
+    know(&migration.hands, FOUNDING);
+    assert_eq!(turn(&mut migration), Ok(()));
+    assert!(migration.hands.has("b", "0-99"));
+}
+
 /// It was given away, and handed over, when the service lost its data; and a new group, begun by
 /// mistake, took all slots. When that one has gone, nobody says that it has the slot, and its keys
 /// are where it went.
@@ -213,7 +296,7 @@ fn slots_that_no_group_has_any_more_go_on_with_the_group_that_has_their_keys() {
     let mut migration = Trial::of("b");
     let hands = &migration.hands;
     let range: Range = "0-99".parse().unwrap();
-    let taking = Part::Taking { from: "a".to_owned(), ticket: 1 };
+    let taking = Part::Taking { from: "a".to_owned(), ticket: Ticket::from(1) };
     hands.become_for(1, &[range], Some(&taking)).unwrap();
     let mut map = SlotMap::default();
     map.set("100-16383".parse().unwrap(), Some(&Owner::new("a")));

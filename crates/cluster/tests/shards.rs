@@ -268,6 +268,33 @@ fn a_move_outlives_the_primaries_of_both_groups() {
     });
 }
 
+/// All nodes of the giving group are lost, with what they had in memory, and it begins anew: the
+/// slots go on with the other group, and no key comes back.
+#[test]
+fn a_move_ends_where_the_giving_group_begins_anew() {
+    let mut trial = Trial::new(&["a", "b"], 1);
+    fill(&trial, 15_000);
+    trial.move_slots("0-8191", "b");
+    until("keys are on their way", || (trial.count_of("b") > 0).then_some(()));
+    trial.end("a");
+    assert!(!trial.is_moved(), "all keys have gone before");
+    trial.begin_anew("a");
+    trial.wait_until_moved();
+    for group in ["a", "b"] {
+        assert_eq!(trial.keys_of(group), Vec::<String>::new(), "group {group}");
+    }
+    // (A client that knows a node that has gone goes on with the others.)
+    let mut client = trial.client();
+    for (key, slot) in [("foo", 12_182), ("bar", 5061)] {
+        assert_eq!(slot_of(key.as_bytes()), slot);
+        assert_eq!(client.ask(&["SET", key, "1"]), Reply::Text("OK".into()));
+    }
+    assert_eq!(["a", "b"].map(|group| trial.keys_of(group)), [["foo"], ["bar"]]);
+    trial.move_slots("8192-16383", "b");
+    trial.wait_until_moved();
+    assert_eq!(client.ask(&["GET", "foo"]), Reply::Text("1".into()));
+}
+
 /// Keys of the first group that can be read and not be changed.
 fn frozen(trial: &Trial, count: usize) -> BTreeSet<String> {
     let at = trial.primary_front("a");
@@ -355,13 +382,16 @@ fn what_makes_no_sense_is_refused() {
             matches!(&said, Reply::Error(text) if text.contains(what)).then_some(())
         });
     };
-    says(b, &["CLUSTER", "TAKE", "a", "7", "0-10"], "map does not say");
-    says(b, &["CLUSTER", "OWN", "a", "7", "0-10"], "was not announced");
-    says(a, &["CLUSTER", "TAKE", "b", "7", "0"], "is here already");
-    says(b, &["CLUSTER", "TAKE", "a", "x", "0"], "not an integer");
-    says(b, &["CLUSTER", "TAKE", "a", "7", "5-4"], "no slots");
-    says(b, &["CLUSTER", "IMPORT", "7", "foo", "0", "0", "v"], "session of these keys is over");
-    says(b, &["CLUSTER", "IMPORT", "7", "foo", "0", "0"], "wrong number");
+    let ticket = trial.ticket("a");
+    let ticket = ticket.as_str();
+    says(b, &["CLUSTER", "TAKE", "a", ticket, "0-10"], "map does not say");
+    says(b, &["CLUSTER", "OWN", "a", ticket, "0-10"], "was not announced");
+    says(a, &["CLUSTER", "TAKE", "b", ticket, "0"], "is here already");
+    says(b, &["CLUSTER", "TAKE", "a", "7", "0"], "no number of a session");
+    says(b, &["CLUSTER", "TAKE", "a", "3.7", "0"], "group a has begun anew");
+    says(b, &["CLUSTER", "TAKE", "a", ticket, "5-4"], "no slots");
+    says(b, &["CLUSTER", "IMPORT", ticket, "foo", "0", "0", "v"], "session of these keys is over");
+    says(b, &["CLUSTER", "IMPORT", ticket, "foo", "0", "0"], "wrong number");
     says(b, &["GET", "foo"], &format!("MOVED 12182 {a}"));
     says(a, &["SELECT", "1"], "not allowed in cluster mode");
     says(a, &["CLUSTER", "COUNTKEYSINSLOT", "16384"], "Invalid slot");

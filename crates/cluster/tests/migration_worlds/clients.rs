@@ -4,7 +4,7 @@
 use remora_sim::check::linearizable::{Kind, Operation};
 use remora_store::front::slots::{Part, Verdict, Wanted};
 
-use super::groups::Change;
+use super::groups::{Change, Life};
 use super::world::{KEYS, NAMES, State};
 
 /// What a client is told.
@@ -15,11 +15,11 @@ enum Told {
     Ask(usize),
 }
 
-/// An answer that is told when so much of a group's log is committed in this epoch.
+/// An answer that is told when so much of a group's log is committed while it is what it was.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     by: usize,
-    epoch: u32,
+    life: Life,
     upto: usize,
     told: Told,
 }
@@ -107,20 +107,20 @@ impl State {
                     0 => Change::Delete(name.to_vec()),
                     after => Change::Put(name.to_vec(), after),
                 };
-                let epoch = group.epoch;
+                let life = group.life();
                 if wanted.writes {
-                    group.append(epoch, change).expect("it is the primary");
+                    group.append(group.epoch, change).expect("it is the primary");
                 }
                 let (by, upto) = (client.at, group.len());
-                client.answer = Some(Answer { by, epoch, upto, told: Told::Done(after) });
+                client.answer = Some(Answer { by, life, upto, told: Told::Done(after) });
             }
             // (That a key is not here may not be so for good either.)
             Verdict::Ask(slot) => {
                 self.counts.asked += 1;
                 if let Some(Part::Giving { to } | Part::Given { to }) = node.shard.part(slot) {
                     let to = NAMES.iter().position(|name| name == to).expect("a group");
-                    let (by, epoch, upto) = (client.at, group.epoch, group.len());
-                    client.answer = Some(Answer { by, epoch, upto, told: Told::Ask(to) });
+                    let (by, life, upto) = (client.at, group.life(), group.len());
+                    client.answer = Some(Answer { by, life, upto, told: Told::Ask(to) });
                 }
             }
             // To whom the map says, as this group has seen it: it may be an old one.
@@ -137,8 +137,8 @@ impl State {
 
     /// An answer comes when a majority has all that it is about, unless the connection ends first.
     fn hear(&mut self, client: &mut Client, answer: Answer) {
-        let Answer { by, epoch, upto, told } = answer;
-        let is_lost = self.groups[by].epoch != epoch || self.dice.one_in(50);
+        let Answer { by, life, upto, told } = answer;
+        let is_lost = self.groups[by].life() != life || self.dice.one_in(50);
         if !is_lost && self.groups[by].committed < upto {
             return;
         }

@@ -31,6 +31,9 @@ impl Table {
     }
 }
 
+/// Which group of its name, and in which epoch.
+pub(crate) type Life = (u32, u32);
+
 /// A node, as it is since it last became the primary.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -48,6 +51,7 @@ pub(crate) struct Node {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) name: &'static str,
+    pub(crate) founding: u32,
     pub(crate) epoch: u32,
     log: Vec<Change>,
     pub(crate) committed: usize,
@@ -57,10 +61,23 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new(name: &'static str) -> Group {
-        let mut group =
-            Group { name, epoch: 0, log: Vec::new(), committed: 0, nodes: BTreeMap::new() };
+        Group::founded(name, 1)
+    }
+
+    fn founded(name: &'static str, founding: u32) -> Group {
+        let (log, nodes) = (Vec::new(), BTreeMap::new());
+        let mut group = Group { name, founding, epoch: 0, log, committed: 0, nodes };
         group.replace(0, Shard::unseen().foreign);
         group
+    }
+
+    /// All its nodes are lost, and another group begins under its name.
+    pub(crate) fn begin_anew(&mut self) {
+        *self = Group::founded(self.name, self.founding + 1);
+    }
+
+    pub(crate) fn life(&self) -> Life {
+        (self.founding, self.epoch)
     }
 
     /// Whether its log says which slots it has, for good.

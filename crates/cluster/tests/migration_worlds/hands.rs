@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use remora_cluster::migration::{Hands, Item, Migration, is_in, transferred};
+use remora_cluster::migration::{Hands, Item, Migration, first_holdings, is_in, transferred};
 use remora_cluster::{Atlas, SlotMap};
 use remora_store::front::keyspace::{Transfer, TransferStep};
-use remora_store::front::slots::{Part, Range, Runs, Shard, slot_of};
+use remora_store::front::slots::{Part, Range, Runs, Shard, Ticket, slot_of};
 use remora_store::scan::Cursor;
 
-use super::groups::{Change, Node};
+use super::groups::{Change, Life, Node};
 use super::world::{Late, NAMES, Shared, State};
 
 /// The hands of the node that was the primary of a group in an epoch.
@@ -22,11 +22,11 @@ pub(crate) struct Primary {
     pub(crate) epoch: u32,
 }
 
-/// A session with the node that is the other group's primary in an epoch.
+/// A session with the node that is the other group's primary.
 pub(crate) struct Session {
     to: usize,
-    epoch: u32,
-    ticket: u64,
+    life: Life,
+    ticket: Ticket,
 }
 
 /// What one group's primary asks the other's for.
@@ -72,7 +72,7 @@ impl Primary {
     async fn ask(&self, with: &Session, asked: Ask) -> Result<(), String> {
         later().await;
         let late =
-            Late { from: self.group, to: with.to, epoch: with.epoch, ticket: with.ticket, asked };
+            Late { from: self.group, to: with.to, life: with.life, ticket: with.ticket, asked };
         if self.state.borrow_mut().dice.one_in(12) {
             self.state.borrow_mut().late.push(late);
             return Err("no answer in time".to_owned());
@@ -86,7 +86,7 @@ impl Primary {
         loop {
             later().await;
             let mut state = self.state.borrow_mut();
-            if state.groups[with.to].epoch != with.epoch || state.dice.one_in(40) {
+            if state.groups[with.to].life() != with.life || state.dice.one_in(40) {
                 return Err("the connection has ended".to_owned());
             }
             if state.groups[with.to].committed >= upto {
@@ -101,6 +101,10 @@ impl Hands for Primary {
 
     fn name(&self) -> &str {
         NAMES[self.group]
+    }
+
+    fn founding(&self) -> u32 {
+        self.state.borrow().groups[self.group].founding
     }
 
     fn serves_in(&self) -> Option<u32> {
@@ -141,11 +145,9 @@ impl Hands for Primary {
 
     fn begin(&self, map: &SlotMap) -> Result<(), String> {
         let mut shard = self.shard();
-        let holdings = shard.holdings.get_or_insert_default();
-        for range in map.ranges(|owner| owner.group == self.name()) {
-            holdings.set(range, Some(&Part::Owned));
-        }
-        self.log([Change::Holdings(holdings.clone())])?;
+        let holdings = first_holdings(map, self.name());
+        shard.holdings = Some(holdings.clone());
+        self.log([Change::Holdings(holdings)])?;
         self.with_node(|node| node.shard = shard);
         Ok(())
     }
@@ -224,14 +226,18 @@ impl Hands for Primary {
         if state.dice.one_in(10) { Err("no answer of the service".to_owned()) } else { Ok(is_done) }
     }
 
-    async fn open(&self, _: &Atlas, to: &str, ticket: u64) -> Result<Session, String> {
+    async fn open(&self, _: &Atlas, to: &str, ticket: Ticket) -> Result<Session, String> {
         later().await;
         let to = NAMES.iter().position(|name| *name == to).expect("a group");
-        Ok(Session { to, epoch: self.state.borrow().groups[to].epoch, ticket })
+        Ok(Session { to, life: self.state.borrow().groups[to].life(), ticket })
     }
 
     async fn take(&self, with: &mut Session, ranges: &[Range]) -> Result<(), String> {
         self.ask(with, Ask::Transfer(TransferStep::Take, ranges.to_vec())).await
+    }
+
+    async fn retake(&self, with: &mut Session, ranges: &[Range]) -> Result<(), String> {
+        self.ask(with, Ask::Transfer(TransferStep::Retake, ranges.to_vec())).await
     }
 
     async fn import(&self, with: &mut Session, items: &[Item]) -> Result<(), String> {
@@ -248,20 +254,27 @@ impl State {
     /// What a group's primary does that is asked by the other one, if it still is the primary whom
     /// that was connected to.
     pub(crate) fn carry_out(&mut self, asked: &Late) -> Result<(), String> {
-        let seen = self.seen[asked.to].to_give(NAMES[asked.from], self.name(asked.to));
         let group = &mut self.groups[asked.to];
-        if group.epoch != asked.epoch {
+        if group.life() != asked.life {
             return Err("the connection has ended".to_owned());
         }
+        let epoch = group.epoch;
         let held = group.primary().shard.holdings.clone();
         let held = held.ok_or("the group has no slots yet: try again")?;
         match &asked.asked {
             Ask::Transfer(step, ranges) => {
                 let (from, ticket) = (NAMES[asked.from], asked.ticket);
                 let wanted = Transfer { step: *step, from, ticket, ranges: ranges.clone() };
-                let next = transferred(&held, &wanted, &seen)?;
-                group.append(asked.epoch, Change::Holdings(next.clone()))?;
-                let node = group.nodes.get_mut(&asked.epoch).expect("the primary");
+                let planned = self.seen[asked.to].to_come(&wanted, group.name)?;
+                let (next, stale) = transferred(&held, &wanted, &planned)?;
+                let keys: Vec<_> = group.primary().table.keys.keys().cloned().collect();
+                let is_to_go = |key: &Vec<u8>| self.plan.discards && is_in(&stale, key);
+                for key in keys.into_iter().filter(is_to_go) {
+                    group.append(epoch, Change::Delete(key))?;
+                    self.counts.discarded += 1;
+                }
+                group.append(epoch, Change::Holdings(next.clone()))?;
+                let node = group.nodes.get_mut(&epoch).expect("the primary");
                 node.shard.holdings = Some(next);
             }
             Ask::Import(items) => {
@@ -274,7 +287,7 @@ impl State {
                     }
                 }
                 for (key, value) in items {
-                    group.append(asked.epoch, Change::Put(key.clone(), *value))?;
+                    group.append(epoch, Change::Put(key.clone(), *value))?;
                 }
             }
         }

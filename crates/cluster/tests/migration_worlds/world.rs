@@ -7,14 +7,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use remora_cluster::{Atlas, GroupView, SlotMap};
-use remora_sim::check::linearizable::Operation;
+use remora_cluster::{Atlas, GroupView, Owner, SlotMap};
+use remora_sim::check::linearizable::{Kind, Operation};
 use remora_sim::dice::Dice;
-use remora_store::front::slots::{Range, Runs, SLOTS, Shard, slot_of};
+use remora_store::front::slots::{Part, Range, Runs, SLOTS, Shard, Ticket, slot_of};
 use remora_store::replica::{Configuration, NodeId};
 
 use super::clients::Client;
-use super::groups::Group;
+use super::groups::{Group, Life};
 use super::hands::{Ask, migrate};
 
 /// The groups.
@@ -32,12 +32,22 @@ pub(crate) struct Plan {
     pub(crate) operations: u64,
     /// Off only to see that the checkers notice: keys on their way are changed.
     pub(crate) freezes: bool,
+    /// The same: what has come from a group that is no more stays.
+    pub(crate) discards: bool,
+    /// Groups have what they have in memory alone: all nodes of one may be lost, and the service
+    /// does not lose its data besides.
+    pub(crate) is_in_memory: bool,
 }
 
-impl Default for Plan {
-    fn default() -> Plan {
-        Plan { steps: 4000, clients: 3, operations: 25, freezes: true }
-    }
+impl Plan {
+    pub(crate) const DEFAULT: Plan = Plan {
+        steps: 4000,
+        clients: 3,
+        operations: 25,
+        freezes: true,
+        discards: true,
+        is_in_memory: false,
+    };
 }
 
 /// What was asked and arrives late, over a connection that somebody has given up.
@@ -45,9 +55,9 @@ impl Default for Plan {
 pub(crate) struct Late {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// The epoch of the primary at the other end.
-    pub(crate) epoch: u32,
-    pub(crate) ticket: u64,
+    /// What the other end was.
+    pub(crate) life: Life,
+    pub(crate) ticket: Ticket,
     pub(crate) asked: Ask,
 }
 
@@ -59,6 +69,9 @@ pub(crate) struct Counts {
     pub(crate) asked: u64,
     pub(crate) frozen: u64,
     pub(crate) forgotten: u64,
+    pub(crate) begun_anew: u64,
+    pub(crate) older_maps: u64,
+    pub(crate) discarded: u64,
 }
 
 /// What all of a world share.
@@ -101,7 +114,8 @@ impl State {
         let view = |group: &Group| {
             let mut configuration = Configuration::first(NodeId(1), vec![NodeId(1)]).unwrap();
             configuration.epoch = group.epoch;
-            let view = GroupView { configuration: Some(configuration), ..GroupView::default() };
+            let (configuration, founding) = (Some(configuration), Some(group.founding));
+            let view = GroupView { configuration, founding, ..GroupView::default() };
             (group.name.to_owned(), view)
         };
         let groups = self.groups.iter().map(view).collect();
@@ -118,6 +132,44 @@ impl State {
         }
         (self.slots, self.revision) = (Some(next.clone()), revision + 1);
         true
+    }
+
+    /// A group loses all its nodes, and with them what it has in memory: its keys are gone at some
+    /// time from now on, and those that it was giving, once the other group has discarded them.
+    /// Another group begins under its name.
+    fn lose(&mut self, group: usize) {
+        for (key, name) in (0..).zip(KEYS) {
+            let part = self.groups[group].primary().shard.part(slot_of(name.as_bytes()));
+            for _ in part.iter().flat_map(|_| 0..2) {
+                let (kind, invoked_ns) = (Kind::Put(0), self.now);
+                let gone = Operation { key, kind, invoked_ns, answered_ns: None, answer: 0 };
+                self.history.push(gone);
+            }
+        }
+        if self.dice.one_in(3) {
+            self.take_older_map(group);
+        }
+        self.groups[group].begin_anew();
+        self.seen[group] = Atlas::default();
+        self.counts.begun_anew += 1;
+    }
+
+    /// The service has the map as it was before a group was to give slots, which others are taking:
+    /// it comes from a backup. That takes longer than what that group has said.
+    fn take_older_map(&mut self, group: usize) {
+        let name = self.name(group);
+        self.late.retain(|late| late.from != group);
+        for slot in KEYS.map(|key| slot_of(key.as_bytes())) {
+            let map = self.slots.as_mut().expect("it is complete");
+            let owner = map.get(slot).filter(|owner| owner.group == name);
+            let Some(to) = owner.and_then(|owner| owner.to.clone()) else { continue };
+            let other = self.groups.iter().find(|group| group.name == to).expect("a group");
+            if matches!(other.primary().shard.part(slot), Some(Part::Taking { .. })) {
+                map.set(Range { first: slot, last: slot }, Some(&Owner::new(name)));
+                self.revision += 1;
+                self.counts.older_maps += 1;
+            }
+        }
     }
 
     /// Somebody wants slots moved.
@@ -171,7 +223,10 @@ impl World {
             70..85 => self.commit(),
             85..90 => self.follow(),
             90..93 if !self.away.is_empty() => self.come_back(),
-            90..93 if self.state.borrow_mut().dice.one_in(30) => self.forget(),
+            90..93 if self.state.borrow_mut().dice.one_in(30) => match self.plan.is_in_memory {
+                true => self.begin_anew(),
+                false => self.forget(),
+            },
             90..93 => self.replace(),
             93..95 => self.state.borrow_mut().want(),
             _ => self.arrive(),
@@ -193,6 +248,25 @@ impl World {
         self.tasks.clear();
         (0..NAMES.len()).for_each(|group| self.replace_in(group, Shard::unseen().foreign));
         self.come_back();
+    }
+
+    /// A group loses all its nodes, and another one begins under its name: one that gives keys
+    /// away, if there is one.
+    fn begin_anew(&mut self) {
+        let drawn = self.draw(NAMES.len());
+        let mut state = self.state.borrow_mut();
+        let gives = |group: &Group| {
+            KEYS.iter().any(|key| group.primary().shard.is_giving(slot_of(key.as_bytes())))
+        };
+        let group = state.groups.iter().position(gives).unwrap_or(drawn);
+        let is_complete = |map: &SlotMap| map.lacking(&[Range::ALL]).is_empty();
+        if !state.slots.as_ref().is_some_and(is_complete) || !state.groups[group].has_begun() {
+            return;
+        }
+        state.lose(group);
+        drop(state);
+        self.tasks.retain(|(of, ..)| *of != group);
+        self.begin(group);
     }
 
     /// A group that has ended begins again: one of its nodes looks at the map.
@@ -306,14 +380,22 @@ impl World {
         state.history.iter().filter(|operation| operation.answered_ns.is_none()).count() as u64
     }
 
-    /// Each key is with the group that has its slot.
+    /// Each key is with the group that has its slot, or with one that takes the slot from a group
+    /// that is no more.
     pub(crate) fn check_keys(&self) -> Result<(), String> {
         let state = self.state.borrow();
         let map = state.slots.clone().unwrap_or_default();
         for group in &state.groups {
             for key in group.primary().table.keys.keys() {
                 let owner = map.get(slot_of(key)).map(|owner| owner.group.as_str());
-                if owner != Some(group.name) {
+                let is_stale = match group.primary().shard.part(slot_of(key)) {
+                    Some(Part::Taking { from, ticket }) => {
+                        let giver = state.groups.iter().find(|group| group.name == from);
+                        giver.expect("a group").founding != ticket.founding
+                    }
+                    _ => false,
+                };
+                if owner != Some(group.name) && !is_stale {
                     let key = key.escape_ascii();
                     return Err(format!("{key} is with {}, not with {owner:?}", group.name));
                 }

@@ -14,7 +14,7 @@ use remora_cluster::{
 };
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
-use remora_store::front::slots::Range;
+use remora_store::front::slots::{Range, Ticket};
 use remora_store::service::Places;
 use remora_store::store::{Options, Store};
 use remora_store::tablespace::TablespaceOptions;
@@ -28,6 +28,9 @@ pub(crate) use until::until_some as until;
 
 const LEASE: Duration = Duration::from_secs(2);
 const LIMIT: u64 = 32 << 20;
+/// What groups are told apart by from those before them.
+const SALT: u64 = 0x5a17;
+const LATER_SALT: u64 = 0x5a18;
 
 /// A node. Its clients go first, and what waits for the group last.
 struct Member {
@@ -90,7 +93,7 @@ impl Trial {
             for node in members(index) {
                 let is_blind = Arc::new(AtomicBool::new(is_blind(node)));
                 let sight = Sight { map: trial.map.clone(), is_blind };
-                let member = start(&trial.services[*name], sight, name, node);
+                let member = start(&trial.services[*name], sight, name, node, SALT);
                 trial.members.insert(((*name).to_owned(), node), member);
             }
             // The first one claims the slots before others are there.
@@ -159,6 +162,28 @@ impl Trial {
         self.members.remove(&(group.to_owned(), node));
     }
 
+    /// Ends all nodes of a group.
+    pub(crate) fn end(&mut self, group: &str) {
+        self.members.retain(|(name, _), _| name != group);
+    }
+
+    /// A group that has ended begins anew, with one node and nothing of what it had.
+    pub(crate) fn begin_anew(&mut self, group: &str) {
+        let me = NodeId(1000);
+        let service = InProcess::new(Configuration::first(me, vec![me]).unwrap());
+        self.services.insert(group.to_owned(), service.clone());
+        self.map.begin_anew(group, service);
+        let sight = Sight { map: self.map.clone(), is_blind: Arc::default() };
+        let member = start(&self.services[group], sight, group, me, LATER_SALT);
+        self.members.insert((group.to_owned(), me), member);
+    }
+
+    /// A number for a session with a group.
+    pub(crate) fn ticket(&self, group: &str) -> String {
+        let founding = self.map.clone().look().unwrap().groups[group].founding.unwrap();
+        Ticket { founding, number: 7 }.to_string()
+    }
+
     /// Ends one of a group's backups.
     pub(crate) fn kill_backup(&mut self, group: &str) {
         let primary = self.primary(group).0;
@@ -225,18 +250,19 @@ impl Trial {
     }
 }
 
-fn start(service: &InProcess, map: Sight, name: &str, me: NodeId) -> Member {
+fn start(service: &InProcess, map: Sight, name: &str, me: NodeId, salt: u64) -> Member {
     let device = Device::open().unwrap();
     let options = GroupOptions {
         me,
         port: 7490,
         ring_bytes: 1 << 20,
-        salt: 0x5a17,
+        salt,
         token: Token::new([3; 16]).unwrap(),
         lease: LEASE,
         drift_ppm: 500,
         patience: Duration::from_secs(10),
     };
+    service.set_founding(options.founding());
     let group = Group::new(&device, options).unwrap();
     let own = Options::new(LIMIT, 7);
     let log = GroupLog(group.clone());

@@ -8,7 +8,7 @@ use std::time::Instant;
 use remora::connection::token::Token;
 use thiserror::Error;
 
-use crate::front::slots::{Range, Shard};
+use crate::front::slots::{Range, Shard, Ticket};
 /// When a key was used last, as the store notes it.
 pub use crate::item::Trace;
 use crate::select::plan::Plan;
@@ -380,8 +380,8 @@ pub struct Transfer<'a> {
     pub step: TransferStep,
     /// The group that gives.
     pub from: &'a str,
-    /// The session's number: see [`Part::Taking`](crate::front::slots::Part::Taking).
-    pub ticket: u64,
+    /// The session's number.
+    pub ticket: Ticket,
     /// The slots.
     pub ranges: Vec<Range>,
 }
@@ -391,6 +391,8 @@ pub struct Transfer<'a> {
 pub enum TransferStep {
     /// To be ready for keys of this session, and of no earlier one.
     Take,
+    /// The same, but for slots that are owned here already: all have been given before.
+    Retake,
     /// To own the slots: all keys have come.
     Own,
 }

@@ -171,9 +171,61 @@ pub enum Part {
     Taking {
         /// The other group.
         from: String,
-        /// The number of the session in which they come: a later one's is greater, and ends it.
-        ticket: u64,
+        /// The session in which they come: a later one ends it.
+        ticket: Ticket,
     },
+}
+
+/// The number of a session in which slots move. (A log has it as one number, as logs of earlier
+/// releases have the session's alone.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "u128", into = "u128")]
+pub struct Ticket {
+    /// Which group it is that gives the slots, of all that have begun under its name: a number that
+    /// each has by chance; 0 where a log of an earlier release does not say.
+    pub founding: u32,
+    /// Counts that group's sessions: a later one's is greater.
+    pub number: u64,
+}
+
+impl Ticket {
+    /// Whether both are of one group, as far as that is known, and not of one that has begun anew
+    /// under the name of another.
+    #[must_use]
+    pub fn has_giver_of(self, other: Ticket) -> bool {
+        self.founding == other.founding || self.founding == 0
+    }
+}
+
+impl From<u128> for Ticket {
+    fn from(word: u128) -> Ticket {
+        Ticket { founding: (word >> 64) as u32, number: word as u64 }
+    }
+}
+
+impl From<Ticket> for u128 {
+    fn from(ticket: Ticket) -> u128 {
+        u128::from(ticket.founding) << 64 | u128::from(ticket.number)
+    }
+}
+
+impl std::fmt::Display for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.founding, self.number)
+    }
+}
+
+impl std::str::FromStr for Ticket {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Ticket, String> {
+        let parts =
+            text.split_once('.').map(|(founding, number)| (founding.parse(), number.parse()));
+        match parts {
+            Some((Ok(founding), Ok(number))) => Ok(Ticket { founding, number }),
+            _ => Err("that is no number of a session: are all groups of one release?".to_owned()),
+        }
+    }
 }
 
 /// What a group is for each slot.
@@ -353,6 +405,22 @@ mod tests {
         }
     }
 
+    /// Nodes keep tickets in their logs, and say them to each other.
+    #[test]
+    fn tickets_are_read_as_they_are_written() {
+        let ticket = Ticket { founding: 5, number: 7 << 40 | 1 };
+        assert_eq!(ticket.to_string().parse(), Ok(ticket));
+        assert_eq!(Ticket::from(u128::from(ticket)), ticket);
+        for wrong in ["", "7", "5.", ".7", "5.x", "-5.7", "4294967296.7", "5.7.9"] {
+            assert!(wrong.parse::<Ticket>().is_err(), "{wrong}");
+        }
+        // That of an earlier release is a number alone, of nobody knows which group.
+        let earlier = Ticket::from(9);
+        assert_eq!(earlier, Ticket { founding: 0, number: 9 });
+        assert!(earlier.has_giver_of(ticket) && ticket.has_giver_of(ticket));
+        assert!(!ticket.has_giver_of(Ticket { founding: 6, ..ticket }));
+    }
+
     const READS: Wanted = Wanted { writes: false, is_asking: false };
     const WRITES: Wanted = Wanted { writes: true, is_asking: false };
     const ASKS: Wanted = Wanted { writes: true, is_asking: true };
@@ -373,7 +441,7 @@ mod tests {
         use Verdict::{Ask, Crosses, Here, InTransit, Moved, Split};
         let x = slot_of(b"x");
         let to = || "b".to_owned();
-        let taking = || Some(Part::Taking { from: to(), ticket: 3 });
+        let taking = || Some(Part::Taking { from: to(), ticket: Ticket::from(3) });
         assert_eq!(verdicts(None, WRITES), [Moved(x); 3]);
         assert_eq!(verdicts(None, ASKS), [Moved(x); 3]);
         assert_eq!(verdicts(Some(Part::Owned), WRITES), [Here; 3]);

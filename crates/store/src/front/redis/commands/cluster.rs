@@ -51,11 +51,11 @@ pub(crate) fn cluster(call: &mut Call<'_>) -> Done {
         (b"slots", 2) => slots(call, &cluster),
         (b"shards", 2) => shards(call, &cluster),
         (b"nodes", 2) => call.reply.verbatim(&nodes(&cluster)),
-        (b"take" | b"own", 5..) => return transfer::transfer(call),
+        (b"take" | b"retake" | b"own", 5..) => return transfer::transfer(call),
         (b"import", 7..) => return transfer::import(call),
         (
             b"help" | b"keyslot" | b"countkeysinslot" | b"getkeysinslot" | b"info" | b"myid"
-            | b"slots" | b"shards" | b"nodes" | b"take" | b"own" | b"import",
+            | b"slots" | b"shards" | b"nodes" | b"take" | b"retake" | b"own" | b"import",
             _,
         ) => return call.arity(),
         _ => return call.no_subcommand(),

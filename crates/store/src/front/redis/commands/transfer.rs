@@ -1,18 +1,22 @@
 //! What the primary of one group says to that of another one while slots move between them:
-//! `CLUSTER TAKE | OWN | IMPORT`. docs/cluster.md says what that keeps.
+//! `CLUSTER TAKE | RETAKE | OWN | IMPORT`. docs/cluster.md says what that keeps.
 
 use crate::front::keyspace::{Edit, Expiry, Transfer, TransferStep};
 use crate::front::redis::command::{Call, Done, Wrong};
-use crate::front::slots::{Part, Shard, slot_of};
+use crate::front::slots::{Part, Shard, Ticket, slot_of};
 
 /// Arguments of an item: key, flags, when it ends in ms of Unix time or 0, value.
 const ITEM: usize = 4;
 
-/// `CLUSTER TAKE | OWN group ticket range …`.
+/// `CLUSTER TAKE | RETAKE | OWN group ticket range …`.
 pub(super) fn transfer(call: &mut Call<'_>) -> Done {
-    let step = if call.is(1, "own") { TransferStep::Own } else { TransferStep::Take };
+    let step = match () {
+        () if call.is(1, "own") => TransferStep::Own,
+        () if call.is(1, "retake") => TransferStep::Retake,
+        () => TransferStep::Take,
+    };
     let from = std::str::from_utf8(call.at(2)).map_err(|_| Wrong::Is("ERR no group's name"))?;
-    let ticket = call.unsigned(3)?;
+    let ticket = ticket(call, 3)?;
     let range = |text: &[u8]| String::from_utf8_lossy(text).parse();
     let ranges: Result<_, String> = call.arguments.from(4).map(range).collect();
     let ranges = ranges.map_err(|reason| Wrong::says(format!("ERR {reason}")))?;
@@ -30,7 +34,7 @@ pub(super) fn import(call: &mut Call<'_>) -> Done {
     if !(call.len() - 3).is_multiple_of(ITEM) {
         return call.arity();
     }
-    let (ticket, server) = (call.unsigned(2)?, call.turn.server.clone());
+    let (ticket, server) = (ticket(call, 2)?, call.turn.server.clone());
     let mut done = Err(Wrong::Is("ERR this server is not a part of a cluster of several groups"));
     server.keeper.with_shard(&mut |shard| {
         let Some(shard) = shard else { return };
@@ -46,7 +50,12 @@ pub(super) fn import(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-fn put_all(call: &mut Call<'_>, shard: &Shard, ticket: u64) -> Done {
+fn ticket(call: &Call<'_>, index: usize) -> Result<Ticket, Wrong> {
+    let ticket = String::from_utf8_lossy(call.at(index)).parse();
+    ticket.map_err(|reason: String| Wrong::says(format!("ERR {reason}")))
+}
+
+fn put_all(call: &mut Call<'_>, shard: &Shard, ticket: Ticket) -> Done {
     let items = || (3..call.len()).step_by(ITEM);
     let is_expected = |slot| match shard.part(slot) {
         Some(Part::Taking { ticket: present, .. }) => *present == ticket,

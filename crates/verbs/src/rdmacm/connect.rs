@@ -156,8 +156,8 @@ fn connect(id: &Arc<Id>, param: &rdma_conn_param, private_data: &[u8]) -> Result
     manager::current().tables().connections.insert((card.index, conn), id.clone());
     locked.kick();
     drop(locked);
-    tracing::debug!(peer = %route.peer, service = ?request.service, "asks for a connection");
     follow(id);
+    tracing::debug!(peer = %route.peer, service = ?request.service, "asks for a connection");
     Ok(())
 }
 
@@ -257,8 +257,8 @@ fn accept(id: &Arc<Id>, param: Option<(rdma_conn_param, Vec<u8>)>) -> Result<()>
         private_data: &data,
     };
     with_connection(id, |card, conn| card.accept(conn, answer))?;
-    tracing::debug!("accepts a connection");
     follow(id);
+    tracing::debug!("accepts a connection");
     Ok(())
 }
 

@@ -59,8 +59,8 @@ pub(super) fn ask(id: &Arc<Id>, private_data: &[u8]) -> Result<()> {
     manager::current().tables().questions.insert((card.index, question), id.clone());
     locked.kick();
     drop(locked);
-    tracing::debug!(peer = %route.peer, port, "asks for a datagram service");
     follow(id);
+    tracing::debug!(peer = %route.peer, port, "asks for a datagram service");
     Ok(())
 }
 

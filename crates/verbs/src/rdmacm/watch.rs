@@ -116,8 +116,9 @@ fn begin(id: &Id) -> bool {
         }
     };
     let Some(card) = card else { return directory::is_local(route.peer) };
-    // A card that is not Remora's, or a stranger's socket: there is nothing to watch.
-    let Ok(stream) = reach(route.peer, card.owner) else { return false };
+    // A card that is not Remora's, or a stranger's socket: there is nothing to watch. Or the process
+    // has just ended.
+    let Ok(stream) = reach(route.peer, card.owner) else { return !is_there(route.peer, &card) };
     let Some(wake) = waker(&watch) else { return false };
     followed.insert(route.peer);
     drop(followed);
@@ -130,6 +131,11 @@ fn begin(id: &Id) -> bool {
         tracing::error!(%error, "cannot wake the thread that watches peers");
     }
     false
+}
+
+/// Is the card still there, as far as is known?
+fn is_there(peer: IpAddr, card: &CardSocket) -> bool {
+    directory::cards_at(peer).map_or(true, |cards| cards.contains(card))
 }
 
 /// Wakes the thread that watches peers, which is started if there is none. `None` if it cannot be:
@@ -173,7 +179,7 @@ fn run(watch: &Watch, wake: &Event) {
         let mut gone = BTreeSet::new();
         ending.retain_mut(|(Followed { peer, card, .. }, looks)| {
             *looks -= 1;
-            let there = directory::cards_at(*peer).map_or(true, |cards| cards.contains(card));
+            let there = is_there(*peer, card);
             let done = !there || *looks == 0;
             if done {
                 watch.followed.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);

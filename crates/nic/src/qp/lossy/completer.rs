@@ -92,7 +92,7 @@ impl Qp {
         let una = self.tx.una;
         self.lossy_mut().departures.lose_taken_back(una);
         if !self.lossy().departures.settled.is_empty() {
-            self.settle_lost(env);
+            self.settle_lost(env, &sack);
         }
         if news {
             let retry_cnt = self.retry_cnt;
@@ -180,17 +180,33 @@ impl Qp {
         }
     }
 
-    /// Takes the packets that had been found lost, and have arrived now.
+    /// Takes the packets that had been found lost or sent again, and have arrived now, as this
+    /// acknowledge says.
     #[inline(never)]
-    fn settle_lost(&mut self, env: &mut Env<'_>) {
+    fn settle_lost(&mut self, env: &mut Env<'_>, sack: &Sack) {
         let settled = core::mem::take(&mut self.lossy_mut().departures.settled);
         for packet in settled {
             let lossy = self.lossy_mut();
             let path = lossy.paths.of(packet.psn, packet.tries);
+            // A probe has brought what had not come before: no later packet shows that loss.
+            let is_echo = packet.again.is_some_and(|again| again.0 as u32 == sack.echo);
+            let is_first = sack.flags & (Sack::ECHO | Sack::COPY) == Sack::ECHO;
+            if packet.found.is_none() && is_echo && is_first && path == sack.path {
+                lossy.paths.lost(lossy.paths.of(packet.psn, 0));
+                self.retire_path(env);
+            }
+            let lossy = self.lossy_mut();
             let least_ns = lossy.paths.least_ns(path);
             let undone = lossy.recoveries.settle(env.now, packet, least_ns);
             self.undo(env, undone);
         }
+    }
+
+    /// Retires a path that has lost much more than the others, if there is one.
+    fn retire_path(&mut self, env: &mut Env<'_>) {
+        let (high, now) = (self.tx.high, env.now);
+        let retired = self.lossy_mut().paths.retire(high, now);
+        env.card.counters.paths_retired += u64::from(retired);
     }
 
     /// Takes the bitmap of an acknowledge. Returns whether it says something new.
@@ -351,7 +367,7 @@ impl Qp {
         if lost > 0 {
             lossy.recoveries.begin(now, lost, high, window);
             env.card.counters.found_lost += u64::from(lost);
-            env.card.counters.paths_retired += u64::from(lossy.paths.retire(high, now));
+            self.retire_path(env);
             self.note_loss(now);
             self.schedule(env.card);
         }

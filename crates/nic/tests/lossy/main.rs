@@ -4,6 +4,7 @@
 mod answers;
 mod elements;
 mod memory;
+mod paths;
 #[path = "../support/ram.rs"]
 mod ram;
 mod rig;

@@ -28,6 +28,8 @@ use crate::wire::{Packet, Sack, Syndrome};
 const FIRST_WAIT_NS: u64 = 1_000_000;
 /// Probes are at most so far apart when the queue pair has no time-out.
 const PROBE_MAX_NS: u64 = 1_000_000_000;
+/// After as many probes as are counted it is this one: the same one of 64 paths as the next.
+const PROBES_AGAIN: u8 = 192;
 
 impl Qp {
     /// Notes that the peer shows life.
@@ -465,7 +467,8 @@ impl Qp {
             let now = env.now;
             let lossy = self.lossy_mut();
             lossy.probe = true;
-            lossy.probes = lossy.probes.saturating_add(1);
+            // It goes round, as each probe takes another path.
+            lossy.probes = lossy.probes.checked_add(1).unwrap_or(PROBES_AGAIN);
             lossy.probed_at = now;
             env.card.counters.probes += 1;
             self.schedule(env.card);

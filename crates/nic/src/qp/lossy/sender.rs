@@ -169,13 +169,13 @@ impl Qp {
         let (psn, now) = (self.tx.una.minus(1), env.now);
         let lossy = self.lossy_mut();
         (lossy.question, lossy.probed_at) = (false, now);
-        let leth = Leth { flags: Leth::AGAIN, sent: now.0 as u32, ..Leth::default() };
+        let path = lossy.paths.of(psn, lossy.probes);
+        let leth = Leth { flags: Leth::AGAIN, path, sent: now.0 as u32, ..Leth::default() };
         let ext = Extensions { leth: Some(leth), ..Extensions::default() };
         let op = Op::of(Transport::Rc, Operation::Write, Position::Only, Follows::LETH);
         let bth = Bth { dest_qp: self.dest_qp, ack_req: true, psn, ..Bth::ours() };
-        let ecn = env.card.config.ecn;
-        batch
-            .push(self.path, ecn, batch.mark(), 0, |out| Packet::emit_headers(&bth, op, &ext, out));
+        let (path, ecn) = (self.path_numbered(path), env.card.config.ecn);
+        batch.push(path, ecn, batch.mark(), 0, |out| Packet::emit_headers(&bth, op, &ext, out));
         self.count_sent(env, budget, 0);
     }
 
@@ -410,7 +410,7 @@ impl Qp {
     }
 
     /// The outer headers of packets on this path: paths differ by their source port.
-    fn path_numbered(&self, path: u8) -> Path {
+    pub(super) fn path_numbered(&self, path: u8) -> Path {
         match path {
             0 => self.path,
             path => Path { src_port: PATH_PORTS.start - 1 + u16::from(path), ..self.path },

@@ -7,6 +7,7 @@ mod memory;
 mod paths;
 #[path = "../support/ram.rs"]
 mod ram;
+mod recoveries;
 mod rig;
 mod silence;
 mod waits;

@@ -392,6 +392,15 @@ impl Rig {
         true
     }
 
+    /// Has a card's next timer run out, before which nothing arrives. The card is asked for so many
+    /// nanoseconds later what it sends.
+    pub(crate) fn time_out(&mut self, of: usize, later: u64) {
+        let End { nic, ram, .. } = &mut self.ends[of];
+        self.now = nic.poll_timeout();
+        nic.handle_timeout(self.now, ram);
+        self.now = Time(self.now.0 + later);
+    }
+
     /// Runs until nothing happens any more, for ten seconds at most.
     pub(crate) fn run(&mut self) {
         self.pass(10_000 * MILLISECOND);

@@ -73,7 +73,7 @@ pub(crate) struct Lossy {
     /// A responder's answers have not been acknowledged for so long that it sends nothing more
     /// until it hears of the peer.
     dormant: bool,
-    /// When the last probe became due.
+    /// When the last probe became due, or has left.
     probed_at: Time,
     /// A packet must be sent again at once, whatever the window says.
     probe: bool,

@@ -223,6 +223,10 @@ impl Qp {
         // One that cannot be made counts as sent again, too: others have the next turn.
         let lossy = self.lossy_mut();
         lossy.probe = false;
+        // The acknowledge of a copy that left at this time is one of a probe.
+        if probe && lossy.departures.to_send == 0 {
+            lossy.probed_at = env.now;
+        }
         if psn.distance_from(una) < sent {
             lossy.departures.left_again(una, (psn, tries), env.now);
         }

@@ -34,7 +34,7 @@ use crate::env::Env;
 use crate::multi_queue::{Cursor, List};
 use crate::psn::Psn;
 use crate::queue::Status;
-use crate::queue::outstanding::Answering;
+use crate::queue::outstanding::{Answering, Outstanding};
 use crate::time::Time;
 use crate::wire::Dialect;
 use arrivals::Arrivals;
@@ -139,7 +139,22 @@ impl Lossy {
 
     /// Sends no more answers.
     fn drop_answers(&mut self, card: &mut Card) {
-        while card.outstanding.pop_beyond(&mut self.answers).is_some() {}
+        self.keep_answers(card, |_| false);
+    }
+
+    /// Sends no more answers from the one that has the packet `psn` on.
+    fn drop_answers_from(&mut self, card: &mut Card, psn: Psn) {
+        self.keep_answers(card, |work| !psn.is_before(work.end()));
+    }
+
+    /// Sends only answers on that have left whole and are among these.
+    fn keep_answers(&mut self, card: &mut Card, keeps: impl Fn(&Outstanding) -> bool) {
+        let mut all = core::mem::replace(&mut self.answers, List::EMPTY);
+        while let Some(work) = card.outstanding.pop_beyond(&mut all) {
+            if keeps(&work) {
+                card.outstanding.push_beyond(&mut self.answers, work);
+            }
+        }
         self.answer = Cursor::NONE;
         self.owed.clear();
     }

@@ -95,7 +95,8 @@ impl Qp {
             let begun = work.psn != self.tx.next && !self.lossy().owed.is_empty();
             let full =
                 work.element.opcode.wants_response() && self.tx.reads >= self.cold.max_rd_atomic;
-            if waits && !begun || full || !self.has_lossy_room() {
+            // Behind a refusal the stream may end in the middle of an answer.
+            if (waits || self.rx.breaking) && !begun || full || !self.has_lossy_room() {
                 return Some(Stop::Blocked);
             }
             self.send_first(env, batch, budget, (self.tx.cursor, &work));
@@ -128,7 +129,8 @@ impl Qp {
 
     /// Requests and answers take turns. Is it a request's, and can one leave?
     fn is_turn_of_request(&mut self, env: &Env<'_>, waits: bool) -> bool {
-        if waits || !core::mem::take(&mut self.lossy_mut().answered) {
+        // Behind a refusal only answers are left to send.
+        if waits || self.rx.breaking || !core::mem::take(&mut self.lossy_mut().answered) {
             return false;
         }
         match env.card.outstanding.get(self.tx.cursor) {

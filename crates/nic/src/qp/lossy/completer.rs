@@ -156,7 +156,11 @@ impl Qp {
         }
         if plausible && self.mode.contains(Mode::CONTROLLED) {
             let least = Duration::from_nanos(self.lossy().paths.least_ns(sack.path));
+            let before = self.tx.window.size();
             self.note_round_trip(Duration::from_nanos(ago_ns - held_ns), least);
+            if self.tx.window.size() < before {
+                self.lossy_mut().recoveries.stop_doubting();
+            }
         }
     }
 

@@ -405,9 +405,12 @@ impl Qp {
         ack_timeout_ns(self.timeout).map(|wait| wait_apart_ns(wait.max(least), vain, self.qpn))
     }
 
-    /// The peer's silence counts from now on.
-    pub(in crate::qp) fn hear_from_now(&mut self, env: &mut Env<'_>) {
-        self.lossy_mut().quiet_since = env.now;
+    /// The peer's silence counts from now on, and the time to a probe not before the next packet
+    /// may leave.
+    pub(in crate::qp) fn hear_from_now(&mut self, env: &mut Env<'_>, next: Time) {
+        let lossy = self.lossy_mut();
+        lossy.quiet_since = env.now;
+        lossy.departures.leaves_next(next);
         self.arm_lossy(env);
     }
 

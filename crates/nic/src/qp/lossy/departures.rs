@@ -28,7 +28,7 @@ pub(crate) struct Departures {
     pub(super) settled: Vec<Settled>,
     /// How many of `lost` have not been sent again yet.
     pub(super) to_send: u32,
-    /// When a packet last left, the first time or again.
+    /// When a packet last left, the first time or again; or when a rate lets the next one leave.
     latest: Time,
 }
 
@@ -105,7 +105,12 @@ impl Departures {
         }
     }
 
-    /// When a packet last left, the first time or again.
+    /// Notes that the next packet leaves at that time: it may bring an acknowledge, too.
+    pub(super) fn leaves_next(&mut self, at: Time) {
+        self.latest = self.latest.max(at);
+    }
+
+    /// When a packet last left, the first time or again, or the next one leaves if that is known.
     pub(super) fn last_left(&self) -> Time {
         self.latest
     }

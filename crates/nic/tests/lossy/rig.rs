@@ -191,7 +191,7 @@ impl Rig {
         self.modify(of, &to_send);
     }
 
-    fn modify(&mut self, of: usize, attr: &QpAttr) {
+    pub(crate) fn modify(&mut self, of: usize, attr: &QpAttr) {
         let end = &mut self.ends[of];
         end.nic.modify_qp(self.now, &mut end.ram, end.qpn, attr).unwrap();
     }

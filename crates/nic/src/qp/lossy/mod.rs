@@ -169,8 +169,9 @@ impl Lossy {
     /// A requester may have answers whose acknowledges are lost, and ask for more. Those that wait
     /// here it has not got, so that they are never more than agreed. Those that have left are
     /// bounded too, or a peer that acknowledges all but the oldest has the card keep any number.
+    /// What is owed is answered, also if no more requests are taken meanwhile.
     fn may_begin_answer(&self, agreed: u8) -> bool {
-        !self.owed.is_empty() && self.answers.len() < ANSWERS_KEPT * usize::from(agreed)
+        !self.owed.is_empty() && self.answers.len() < ANSWERS_KEPT * usize::from(agreed.max(1))
     }
 
     /// Is there a packet to send again, or a question?

@@ -18,8 +18,12 @@ const DIALECTS: [Dialect; 2] = [Dialect::STANDARD, Dialect::LOSSY];
 const BYTES: u64 = 1 << 20;
 
 fn pair(congestion: Congestion, dialect: Dialect) -> Pair {
+    pair_apart(congestion, dialect, Duration::from_micros(10))
+}
+
+fn pair_apart(congestion: Congestion, dialect: Dialect, latency: Duration) -> Pair {
     let connect = ConnectOptions { congestion, dialect, ..ConnectOptions::default() };
-    let link = LinkOptions { latency: Duration::from_micros(10), ..LinkOptions::default() };
+    let link = LinkOptions { latency, ..LinkOptions::default() };
     Pair::new(&PairOptions { connect, link, region: 2 * BYTES, ..PairOptions::default() })
 }
 
@@ -113,23 +117,30 @@ fn delay_slows_swift_down() {
     }
 }
 
-/// A rate that notifications have cut paces packets: at the least rate, one at a time.
+/// A rate that notifications have cut paces packets: at the least rate, one at a time, with many
+/// round trips between two of them.
 #[test]
 fn a_rate_paces_packets() {
-    let mut pair = pair(Congestion::Dcqcn, Dialect::STANDARD);
-    pair.world.network.faults = Faults { mark: 1.0, ..Faults::default() };
-    transfer(&mut pair);
-    pair.forget();
-    transfer(&mut pair);
-    for from in [A, B] {
-        let sent = pair.seen(|seen| seen.from == from && seen.payload > 0);
-        let times: Vec<u64> = sent.iter().map(|seen| seen.at.0).collect();
-        let apart = times.windows(2).filter(|two| two[1] - two[0] > 500).count();
-        assert!(apart * 2 > times.len(), "{from}: {apart} of {} packets are apart", times.len());
+    let latencies = [1, 10].map(Duration::from_micros);
+    for (dialect, latency) in DIALECTS.into_iter().flat_map(|d| latencies.map(|l| (d, l))) {
+        let mut pair = pair_apart(Congestion::Dcqcn, dialect, latency);
+        pair.world.network.faults = Faults { mark: 1.0, ..Faults::default() };
+        transfer(&mut pair);
+        pair.forget();
+        transfer(&mut pair);
+        for from in [A, B] {
+            let sent = pair.seen(|seen| seen.from == from && seen.payload > 0);
+            let times: Vec<u64> = sent.iter().map(|seen| seen.at.0).collect();
+            let apart = times.windows(2).filter(|two| two[1] - two[0] > 500).count();
+            assert!(apart * 2 > times.len(), "{from}: {apart} of {} are apart", times.len());
+            let again = pair.world.hosts[from].nic.counters().tx_retransmitted;
+            assert_eq!(
+                again, 0,
+                "{dialect:?}, {from}: a slow sender waits from its last packet on"
+            );
+        }
+        pair.tear_down();
     }
-    let again = pair.world.hosts[A].nic.counters().tx_retransmitted;
-    assert_eq!(again, 0, "a slow sender waits from its last packet on");
-    pair.tear_down();
 }
 
 /// A queue pair at a low rate answers and asks by turns: neither waits for all of the other.

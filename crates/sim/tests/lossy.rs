@@ -662,18 +662,26 @@ fn many_paths_and_lost_last_packets() {
     }
 }
 
+/// The path that carries nothing from A, of eight.
+const DEAD: u8 = 3;
+
+fn is_dead(seen: &Seen) -> bool {
+    seen.from == A && seen.ext.leth.is_some_and(|leth| leth.path == DEAD)
+}
+
+fn pair_with_a_dead_path() -> Pair {
+    let config = |config: &mut remora_nic::Config| config.paths = 8;
+    let mut pair = Pair::new(&PairOptions { config, ..options() });
+    pair.rule(Rule::all(Fate::Drop, is_dead));
+    pair
+}
+
 /// A path that delivers nothing is left: what it would have taken goes by the others, and hardly
 /// anything is lost any more. When it works again, it is used again.
 #[test]
 fn a_path_that_loses_is_retired_and_tried_again() {
-    const DEAD: u8 = 3;
-    let config = |config: &mut remora_nic::Config| config.paths = 8;
-    let options = PairOptions { config, ..options() };
-    let mut pair = Pair::new(&options);
-    let by_path = |pair: &Pair| {
-        let sent = pair.seen(|seen| seen.from == A && seen.payload > 0);
-        sent.iter().filter(|seen| seen.ext.leth.is_some_and(|leth| leth.path == DEAD)).count()
-    };
+    let mut pair = pair_with_a_dead_path();
+    let by_path = |pair: &Pair| pair.seen(|seen| is_dead(seen) && seen.payload > 0).len();
     let writes = |pair: &mut Pair, count| {
         pair.forget();
         for _ in 0..count {
@@ -684,10 +692,6 @@ fn a_path_that_loses_is_retired_and_tried_again() {
             assert_eq!(pair.bytes(B, 1 << 18, 1 << 18), data);
         }
     };
-    let dead = |seen: &remora_sim::packet::Seen| {
-        seen.from == A && seen.ext.leth.is_some_and(|leth| leth.path == DEAD)
-    };
-    pair.rule(Rule::all(Fate::Drop, dead));
     writes(&mut pair, 16);
     let counters = *pair.world.hosts[A].nic.counters();
     assert!(counters.paths_retired > 0 && counters.timeouts == 0, "{counters:?}");
@@ -698,6 +702,23 @@ fn a_path_that_loses_is_retired_and_tried_again() {
     // These take longer than the path rests.
     writes(&mut pair, 128);
     assert!(by_path(&pair) > 128 * 256 / 32, "the path is used again: {}", by_path(&pair));
+    pair.tear_down();
+}
+
+/// So is a path whose losses no later packet shows, as each message is one packet and waits for the
+/// one before: probes repair them.
+#[test]
+fn a_path_that_loses_single_packets_is_retired() {
+    let mut pair = pair_with_a_dead_path();
+    for _ in 0..1024 {
+        pair.write(A, 0, 0, 64);
+        pair.run();
+        succeeded(&mut pair, 1);
+    }
+    let counters = *pair.world.hosts[A].nic.counters();
+    assert!(counters.paths_retired > 0 && counters.timeouts == 0, "{counters:?}");
+    // An eighth of the packets would have taken it.
+    assert!(counters.probes < 1024 / 32, "{} probes", counters.probes);
     pair.tear_down();
 }
 

@@ -4,8 +4,10 @@
 mod answers;
 mod elements;
 mod memory;
+mod paths;
 #[path = "../support/ram.rs"]
 mod ram;
+mod recoveries;
 mod rig;
 mod silence;
 mod waits;

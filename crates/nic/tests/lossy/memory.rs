@@ -1,11 +1,12 @@
 //! Memory that goes while packets from it may have to be sent again.
 
+use remora_nic::Config;
 use remora_nic::qp::State;
 use remora_nic::queue::Status::{LocalProtection, RemoteAccess, Success};
 use remora_nic::queue::{RemoteAddress, SendOp};
 use remora_nic::wire::Operation;
 
-use crate::rig::{A, B, DELAY, MILLISECOND, Rig, Seen};
+use crate::rig::{A, B, DELAY, MILLISECOND, Rig, Seen, Settings};
 
 fn is_answer(seen: &Seen) -> bool {
     seen.is(Operation::ReadResponse)
@@ -36,6 +37,46 @@ fn memory_that_goes_before_the_peer_has_read_it_ends_the_connection() {
     rig.run();
     let statuses: Vec<_> = rig.sent(A).iter().map(|(_, status)| *status).collect();
     assert_eq!(statuses, [RemoteAccess]);
+}
+
+/// A reads B's memory, and again by a key that ends when both requests have arrived.
+fn read_twice(rig: &mut Rig, first: u32, second: u32) {
+    let (key, rkey) = (rig.ends[A].key, rig.region(B));
+    rig.read(A, 1 << 18, first);
+    let from = RemoteAddress { addr: 0, rkey };
+    rig.post(A, SendOp::Read { from }, (1 << 19, key, second));
+    rig.pass(DELAY);
+    rig.forget(B, rkey);
+}
+
+/// An earlier answer that has not arrived is sent all the same, so that its READ is not blamed.
+#[test]
+fn memory_that_goes_ends_no_earlier_read() {
+    // The later answer is lost, and the earlier one twice; or the later one waits for the window.
+    for (lost, window, len) in [(&[1, 2, 3][..], 64, 8), (&[8][..], 4, 8 << 10)] {
+        let config: fn(&mut Config) =
+            if window == 4 { |config| config.window_packets = 4 } else { |_| {} };
+        let mut rig = Rig::with(&Settings { config, ..Settings::default() });
+        rig.put(B, 0, &vec![7; 8 << 10]);
+        rig.lose(lost, is_answer);
+        read_twice(&mut rig, len, 8);
+        rig.run();
+        assert_eq!(rig.sent(A), [(0, Success), (1, RemoteAccess)]);
+        assert_eq!(rig.bytes(A, 1 << 18, len as usize), vec![7; len as usize]);
+    }
+}
+
+/// The same in the middle of the later answer, half of which has left: a request of B's own would
+/// contradict that half, and stays.
+#[test]
+fn memory_that_goes_in_the_middle_of_an_answer_ends_no_earlier_read() {
+    let config: fn(&mut Config) = |config| config.window_packets = 4;
+    let mut rig = Rig::with(&Settings { config, ..Settings::default() });
+    rig.lose(&[1], is_answer);
+    read_twice(&mut rig, 8, 16 << 10);
+    rig.write(B, 0, 0, 64);
+    rig.run();
+    assert_eq!(rig.sent(A), [(0, Success), (1, RemoteAccess)]);
 }
 
 /// A lost WRITE that cannot be sent again is an error once. It waits for its turn to be reported,

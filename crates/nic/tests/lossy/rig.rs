@@ -39,6 +39,10 @@ pub(crate) const MILLISECOND: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) from: usize,
+    /// By which a network would choose the packet's route.
+    pub(crate) src_port: u16,
+    /// The bytes of the datagram.
+    pub(crate) len: usize,
     op: &'static Op,
 }
 
@@ -187,7 +191,7 @@ impl Rig {
         self.modify(of, &to_send);
     }
 
-    fn modify(&mut self, of: usize, attr: &QpAttr) {
+    pub(crate) fn modify(&mut self, of: usize, attr: &QpAttr) {
         let end = &mut self.ends[of];
         end.nic.modify_qp(self.now, &mut end.ram, end.qpn, attr).unwrap();
     }
@@ -337,20 +341,20 @@ impl Rig {
                 PayloadRef::Bytes(owned) => bytes.extend_from_slice(owned),
             }
             bytes.resize(packet.datagram_len() - ICRC_LEN, 0);
-            leaving.push(seal(from, bytes));
+            leaving.push((packet.path.src_port, seal(from, bytes)));
         }
         while end.nic.poll_event().is_some() {}
         self.batch = batch;
-        for bytes in leaving {
-            self.judge(from, bytes);
+        for (src_port, bytes) in leaving {
+            self.judge(from, src_port, bytes);
         }
         more
     }
 
-    fn judge(&mut self, from: usize, bytes: Vec<u8>) {
+    fn judge(&mut self, from: usize, src_port: u16, bytes: Vec<u8>) {
         let bth = Packet::bth(&bytes).unwrap();
         let op = Op::lookup(bth.opcode, Dialect::all()).unwrap();
-        let seen = Seen { from, op };
+        let seen = Seen { from, src_port, len: bytes.len(), op };
         let fates = self.rules.iter_mut().map(|rule| rule(&seen)).collect::<Vec<_>>();
         match fates.into_iter().find(|fate| *fate != Fate::Pass) {
             None | Some(Fate::Pass) => self.launch(1 - from, DELAY, bytes),
@@ -386,6 +390,15 @@ impl Rig {
             }
         }
         true
+    }
+
+    /// Has a card's next timer run out, before which nothing arrives. The card is asked for so many
+    /// nanoseconds later what it sends.
+    pub(crate) fn time_out(&mut self, of: usize, later: u64) {
+        let End { nic, ram, .. } = &mut self.ends[of];
+        self.now = nic.poll_timeout();
+        nic.handle_timeout(self.now, ram);
+        self.now = Time(self.now.0 + later);
     }
 
     /// Runs until nothing happens any more, for ten seconds at most.

@@ -1,7 +1,8 @@
 //! Answers, requests and kernels' messages that wait for each other.
 
+use remora_nic::Config;
 use remora_nic::kernel::{HEADER_LEN, Header, Notify, STATUS_WORD_LEN};
-use remora_nic::qp::State;
+use remora_nic::qp::{QpAttr, State};
 use remora_nic::queue::RemoteAddress;
 use remora_nic::queue::Status::{RnrRetryExceeded, Success};
 use remora_nic::wire::{Aeth, Dialect, Extensions, Sack};
@@ -22,6 +23,21 @@ fn a_peer_that_is_not_ready_for_a_send_goes_on_reading() {
     rig.receive(A, 1 << 17, 64);
     rig.run();
     assert_eq!(rig.sent(B), [(0, Success)]);
+}
+
+/// A queue pair that takes no more READs answers those that it has taken.
+#[test]
+fn what_is_owed_is_answered_when_no_more_is_taken() {
+    let config: fn(&mut Config) = |config| config.window_packets = 4;
+    let mut rig = Rig::with(&Settings { config, ..Settings::default() });
+    rig.read(A, 1 << 18, 16 << 10);
+    rig.read(A, 1 << 19, 8);
+    // Requests have arrived, and half of an answer has left.
+    rig.pass(DELAY);
+    rig.modify(B, &QpAttr { state: Some(State::Sqd), ..QpAttr::default() });
+    rig.modify(B, &QpAttr { max_dest_rd_atomic: Some(0), ..QpAttr::default() });
+    rig.run();
+    assert_eq!(rig.sent(A), [(0, Success), (1, Success)]);
 }
 
 /// A peer acknowledges an answer behind a SEND, and takes that back: it gets no other.

@@ -271,7 +271,12 @@ impl Qp {
             return;
         }
         if self.is_lossy() {
-            self.hear_from_now(env);
+            let more = !self.tx.cursor.is_none() || self.sq.waiting() > 0 || self.has_posted();
+            let next = match self.cold.control.as_deref() {
+                Some(Control::Dcqcn(dcqcn)) if more || self.has_lossy_work() => dcqcn.opens(),
+                _ => env.now,
+            };
+            self.hear_from_now(env, next);
         } else {
             self.arm_timer(env);
         }

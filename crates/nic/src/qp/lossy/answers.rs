@@ -115,7 +115,8 @@ impl Qp {
 
     /// The memory of an answer's packet has gone. If the packet has left before, the peer may have
     /// had it, and may have ended the key itself: it is asked, and the connection ends only if it
-    /// has not.
+    /// has not. Answers before this one are sent, as the NAK is about the oldest request that has
+    /// none.
     pub(crate) fn fail_lossy_answer(&mut self, env: &mut Env<'_>, psn: Psn, error: AccessError) {
         let una = self.tx.una;
         let lossy = self.lossy_mut();
@@ -126,7 +127,7 @@ impl Qp {
         error.count(&mut env.card.counters);
         let (nak, packet) = (Nak::RemoteAccess, (None, Some(psn)));
         self.report(env, Outcome::Refused(nak), packet, Cause::Access(error));
-        self.lossy_mut().drop_answers(env.card);
+        self.lossy_mut().drop_answers_from(env.card, psn);
         self.break_connection(env, nak);
     }
 }

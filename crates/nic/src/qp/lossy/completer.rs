@@ -28,6 +28,8 @@ use crate::wire::{Packet, Sack, Syndrome};
 const FIRST_WAIT_NS: u64 = 1_000_000;
 /// Probes are at most so far apart when the queue pair has no time-out.
 const PROBE_MAX_NS: u64 = 1_000_000_000;
+/// After as many probes as are counted it is this one: the same one of 64 paths as the next.
+const PROBES_AGAIN: u8 = 192;
 
 impl Qp {
     /// Notes that the peer shows life.
@@ -92,7 +94,7 @@ impl Qp {
         let una = self.tx.una;
         self.lossy_mut().departures.lose_taken_back(una);
         if !self.lossy().departures.settled.is_empty() {
-            self.settle_lost(env);
+            self.settle_lost(env, &sack);
         }
         if news {
             let retry_cnt = self.retry_cnt;
@@ -154,7 +156,11 @@ impl Qp {
         }
         if plausible && self.mode.contains(Mode::CONTROLLED) {
             let least = Duration::from_nanos(self.lossy().paths.least_ns(sack.path));
+            let before = self.tx.window.size();
             self.note_round_trip(Duration::from_nanos(ago_ns - held_ns), least);
+            if self.tx.window.size() < before {
+                self.lossy_mut().recoveries.stop_doubting();
+            }
         }
     }
 
@@ -180,17 +186,33 @@ impl Qp {
         }
     }
 
-    /// Takes the packets that had been found lost, and have arrived now.
+    /// Takes the packets that had been found lost or sent again, and have arrived now, as this
+    /// acknowledge says.
     #[inline(never)]
-    fn settle_lost(&mut self, env: &mut Env<'_>) {
+    fn settle_lost(&mut self, env: &mut Env<'_>, sack: &Sack) {
         let settled = core::mem::take(&mut self.lossy_mut().departures.settled);
         for packet in settled {
             let lossy = self.lossy_mut();
             let path = lossy.paths.of(packet.psn, packet.tries);
+            // A probe has brought what had not come before: no later packet shows that loss.
+            let is_echo = packet.again.is_some_and(|again| again.0 as u32 == sack.echo);
+            let is_first = sack.flags & (Sack::ECHO | Sack::COPY) == Sack::ECHO;
+            if packet.found.is_none() && is_echo && is_first && path == sack.path {
+                lossy.paths.lost(lossy.paths.of(packet.psn, 0));
+                self.retire_path(env);
+            }
+            let lossy = self.lossy_mut();
             let least_ns = lossy.paths.least_ns(path);
             let undone = lossy.recoveries.settle(env.now, packet, least_ns);
             self.undo(env, undone);
         }
+    }
+
+    /// Retires a path that has lost much more than the others, if there is one.
+    fn retire_path(&mut self, env: &mut Env<'_>) {
+        let (high, now) = (self.tx.high, env.now);
+        let retired = self.lossy_mut().paths.retire(high, now);
+        env.card.counters.paths_retired += u64::from(retired);
     }
 
     /// Takes the bitmap of an acknowledge. Returns whether it says something new.
@@ -351,7 +373,7 @@ impl Qp {
         if lost > 0 {
             lossy.recoveries.begin(now, lost, high, window);
             env.card.counters.found_lost += u64::from(lost);
-            env.card.counters.paths_retired += u64::from(lossy.paths.retire(high, now));
+            self.retire_path(env);
             self.note_loss(now);
             self.schedule(env.card);
         }
@@ -383,9 +405,12 @@ impl Qp {
         ack_timeout_ns(self.timeout).map(|wait| wait_apart_ns(wait.max(least), vain, self.qpn))
     }
 
-    /// The peer's silence counts from now on.
-    pub(in crate::qp) fn hear_from_now(&mut self, env: &mut Env<'_>) {
-        self.lossy_mut().quiet_since = env.now;
+    /// The peer's silence counts from now on, and the time to a probe not before the next packet
+    /// may leave.
+    pub(in crate::qp) fn hear_from_now(&mut self, env: &mut Env<'_>, next: Time) {
+        let lossy = self.lossy_mut();
+        lossy.quiet_since = env.now;
+        lossy.departures.leaves_next(next);
         self.arm_lossy(env);
     }
 
@@ -449,7 +474,8 @@ impl Qp {
             let now = env.now;
             let lossy = self.lossy_mut();
             lossy.probe = true;
-            lossy.probes = lossy.probes.saturating_add(1);
+            // It goes round, as each probe takes another path.
+            lossy.probes = lossy.probes.checked_add(1).unwrap_or(PROBES_AGAIN);
             lossy.probed_at = now;
             env.card.counters.probes += 1;
             self.schedule(env.card);

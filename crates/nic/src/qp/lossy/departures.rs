@@ -23,11 +23,12 @@ pub(crate) struct Departures {
     arrived: Bitmap,
     /// The packets that were found lost and have not arrived since, by PSN.
     lost: VecDeque<Lost>,
-    /// Packets that have arrived since the caller looked, and had been found lost by later ones.
+    /// Packets that have arrived since the caller looked, and had been found lost by later ones, or
+    /// been sent again as probes alone.
     pub(super) settled: Vec<Settled>,
     /// How many of `lost` have not been sent again yet.
     pub(super) to_send: u32,
-    /// When a packet last left, the first time or again.
+    /// When a packet last left, the first time or again; or when a rate lets the next one leave.
     latest: Time,
 }
 
@@ -39,9 +40,19 @@ pub(super) struct Lost {
     pub(super) tries: u8,
     /// When it was sent again; `None` if it has not been yet.
     again: Option<Time>,
-    /// When it was found lost, if the acknowledges of later packets have shown it.
-    found: Option<Time>,
+    why: Why,
     unreadable: Unreadable,
+}
+
+/// Why a packet is sent again.
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    /// As a probe only.
+    Probe,
+    /// The acknowledges of later packets have shown it to be lost, at that time.
+    Found(Time),
+    /// Nothing was heard, or the receiver was not ready for it.
+    Assumed,
 }
 
 /// Whether a packet of an answer can be sent again, or its memory has gone.
@@ -94,7 +105,12 @@ impl Departures {
         }
     }
 
-    /// When a packet last left, the first time or again.
+    /// Notes that the next packet leaves at that time: it may bring an acknowledge, too.
+    pub(super) fn leaves_next(&mut self, at: Time) {
+        self.latest = self.latest.max(at);
+    }
+
+    /// When a packet last left, the first time or again, or the next one leaves if that is known.
     pub(super) fn last_left(&self) -> Time {
         self.latest
     }
@@ -158,12 +174,15 @@ impl Departures {
         self.arrived.ones() >= packets && self.arrived.next_clear(at) >= at + packets
     }
 
-    /// Notes that a packet has arrived that had been found lost.
+    /// Notes that a packet has arrived that had been found lost, or been sent again.
     fn settle(&mut self, lost: Lost) {
-        let Lost { psn, tries, again, found, .. } = lost;
-        if let Some(found) = found {
-            self.settled.push(Settled { psn, tries, left: self.left_at(psn), again, found });
-        }
+        let Lost { psn, tries, again, why, .. } = lost;
+        let found = match why {
+            Why::Probe => None,
+            Why::Found(at) => Some(at),
+            Why::Assumed => return,
+        };
+        self.settled.push(Settled { psn, tries, left: self.left_at(psn), again, found });
     }
 
     /// Where `psn` is among the lost packets, or would be.
@@ -189,8 +208,8 @@ impl Departures {
                 (self.lost[at].again, self.lost[at].tries) = (Some(now), tries);
             }
             Err(at) => {
-                let (again, unreadable) = (Some(now), Unreadable::No);
-                self.lost.insert(at, Lost { psn, tries, again, found: None, unreadable });
+                let (again, why, unreadable) = (Some(now), Why::Probe, Unreadable::No);
+                self.lost.insert(at, Lost { psn, tries, again, why, unreadable });
             }
         }
     }
@@ -240,16 +259,17 @@ impl Departures {
         if self.arrived.get(psn.distance_from(una)) {
             return false;
         }
+        let why = found.map_or(Why::Assumed, Why::Found);
         match self.find(una, psn) {
             Ok(at) if self.lost[at].again.is_none() => return false,
             Ok(at) => {
                 let lost = &mut self.lost[at];
                 (lost.again, lost.tries) = (None, lost.tries.saturating_add(1));
-                lost.found = found;
+                lost.why = why;
             }
             Err(at) => {
                 let (again, unreadable) = (None, Unreadable::No);
-                self.lost.insert(at, Lost { psn, tries: 1, again, found, unreadable });
+                self.lost.insert(at, Lost { psn, tries: 1, again, why, unreadable });
             }
         }
         self.to_send += 1;

@@ -34,7 +34,7 @@ use crate::env::Env;
 use crate::multi_queue::{Cursor, List};
 use crate::psn::Psn;
 use crate::queue::Status;
-use crate::queue::outstanding::Answering;
+use crate::queue::outstanding::{Answering, Outstanding};
 use crate::time::Time;
 use crate::wire::Dialect;
 use arrivals::Arrivals;
@@ -73,7 +73,7 @@ pub(crate) struct Lossy {
     /// A responder's answers have not been acknowledged for so long that it sends nothing more
     /// until it hears of the peer.
     dormant: bool,
-    /// When the last probe became due.
+    /// When the last probe became due, or has left.
     probed_at: Time,
     /// A packet must be sent again at once, whatever the window says.
     probe: bool,
@@ -139,7 +139,22 @@ impl Lossy {
 
     /// Sends no more answers.
     fn drop_answers(&mut self, card: &mut Card) {
-        while card.outstanding.pop_beyond(&mut self.answers).is_some() {}
+        self.keep_answers(card, |_| false);
+    }
+
+    /// Sends no more answers from the one that has the packet `psn` on.
+    fn drop_answers_from(&mut self, card: &mut Card, psn: Psn) {
+        self.keep_answers(card, |work| !psn.is_before(work.end()));
+    }
+
+    /// Sends only answers on that have left whole and are among these.
+    fn keep_answers(&mut self, card: &mut Card, keeps: impl Fn(&Outstanding) -> bool) {
+        let mut all = core::mem::replace(&mut self.answers, List::EMPTY);
+        while let Some(work) = card.outstanding.pop_beyond(&mut all) {
+            if keeps(&work) {
+                card.outstanding.push_beyond(&mut self.answers, work);
+            }
+        }
         self.answer = Cursor::NONE;
         self.owed.clear();
     }
@@ -154,8 +169,9 @@ impl Lossy {
     /// A requester may have answers whose acknowledges are lost, and ask for more. Those that wait
     /// here it has not got, so that they are never more than agreed. Those that have left are
     /// bounded too, or a peer that acknowledges all but the oldest has the card keep any number.
+    /// What is owed is answered, also if no more requests are taken meanwhile.
     fn may_begin_answer(&self, agreed: u8) -> bool {
-        !self.owed.is_empty() && self.answers.len() < ANSWERS_KEPT * usize::from(agreed)
+        !self.owed.is_empty() && self.answers.len() < ANSWERS_KEPT * usize::from(agreed.max(1))
     }
 
     /// Is there a packet to send again, or a question?

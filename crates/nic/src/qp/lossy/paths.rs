@@ -122,6 +122,11 @@ impl Paths {
         rest.trailing_zeros() as u8
     }
 
+    /// The path on which to answer a packet of the peer's `path`: the peer may have more of them.
+    pub(super) fn back(&self, path: u8) -> u8 {
+        path % self.paths.len() as u8
+    }
+
     /// The paths that `psn` may take, a bit for each.
     fn takes(&self, psn: Psn) -> u64 {
         let later = self.eras.iter().skip(1).rev();

@@ -44,17 +44,18 @@ struct Doubts {
     copies: u32,
 }
 
-/// A packet that has arrived, and had been found lost.
+/// A packet that has arrived, and had been found lost or been sent again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settled {
     pub(super) psn: Psn,
-    /// How many times it was found lost.
+    /// How many times it was found lost, or which probe it was.
     pub(super) tries: u8,
     /// When it left the first time, and when it was sent again.
     pub(super) left: Time,
     pub(super) again: Option<Time>,
-    /// When later packets have shown it to be lost.
-    pub(super) found: Time,
+    /// When later packets have shown it to be lost; `None` for one that was sent again as a probe
+    /// alone.
+    pub(super) found: Option<Time>,
 }
 
 impl Default for Recoveries {
@@ -90,13 +91,14 @@ impl Recoveries {
     /// recovery if that was for nothing.
     pub(super) fn settle(&mut self, now: Time, packet: Settled, least_ns: u64) -> Option<Window> {
         let was_late = packet.again.is_none_or(|again| now.ns_since(again) < least_ns);
+        let found = packet.found?;
         // Which of several copies has come is not known.
         if !was_late || packet.tries != 1 {
             return None;
         }
         let late_ns = now.ns_since(packet.left).saturating_sub(least_ns);
         self.widen(late_ns.saturating_mul(4) / least_ns.max(1) + 1);
-        let doubts = self.doubts.as_mut().filter(|doubts| packet.found >= doubts.began)?;
+        let doubts = self.doubts.as_mut().filter(|doubts| found >= doubts.began)?;
         doubts.copies += u32::from(packet.again.is_some());
         doubts.settle_one()
     }
@@ -147,7 +149,7 @@ mod tests {
     }
 
     fn found(again: Option<u64>) -> Settled {
-        let (left, found) = (Time(0), Time(1000));
+        let (left, found) = (Time(0), Some(Time(1000)));
         Settled { psn: Psn::new(7), tries: 1, left, again: again.map(Time), found }
     }
 

@@ -95,7 +95,8 @@ impl Qp {
             let begun = work.psn != self.tx.next && !self.lossy().owed.is_empty();
             let full =
                 work.element.opcode.wants_response() && self.tx.reads >= self.cold.max_rd_atomic;
-            if waits && !begun || full || !self.has_lossy_room() {
+            // Behind a refusal the stream may end in the middle of an answer.
+            if (waits || self.rx.breaking) && !begun || full || !self.has_lossy_room() {
                 return Some(Stop::Blocked);
             }
             self.send_first(env, batch, budget, (self.tx.cursor, &work));
@@ -128,7 +129,8 @@ impl Qp {
 
     /// Requests and answers take turns. Is it a request's, and can one leave?
     fn is_turn_of_request(&mut self, env: &Env<'_>, waits: bool) -> bool {
-        if waits || !core::mem::take(&mut self.lossy_mut().answered) {
+        // Behind a refusal only answers are left to send.
+        if waits || self.rx.breaking || !core::mem::take(&mut self.lossy_mut().answered) {
             return false;
         }
         match env.card.outstanding.get(self.tx.cursor) {
@@ -169,13 +171,13 @@ impl Qp {
         let (psn, now) = (self.tx.una.minus(1), env.now);
         let lossy = self.lossy_mut();
         (lossy.question, lossy.probed_at) = (false, now);
-        let leth = Leth { flags: Leth::AGAIN, sent: now.0 as u32, ..Leth::default() };
+        let path = lossy.paths.of(psn, lossy.probes);
+        let leth = Leth { flags: Leth::AGAIN, path, sent: now.0 as u32, ..Leth::default() };
         let ext = Extensions { leth: Some(leth), ..Extensions::default() };
         let op = Op::of(Transport::Rc, Operation::Write, Position::Only, Follows::LETH);
         let bth = Bth { dest_qp: self.dest_qp, ack_req: true, psn, ..Bth::ours() };
-        let ecn = env.card.config.ecn;
-        batch
-            .push(self.path, ecn, batch.mark(), 0, |out| Packet::emit_headers(&bth, op, &ext, out));
+        let (path, ecn) = (self.path_numbered(path), env.card.config.ecn);
+        batch.push(path, ecn, batch.mark(), 0, |out| Packet::emit_headers(&bth, op, &ext, out));
         self.count_sent(env, budget, 0);
     }
 
@@ -223,6 +225,10 @@ impl Qp {
         // One that cannot be made counts as sent again, too: others have the next turn.
         let lossy = self.lossy_mut();
         lossy.probe = false;
+        // The acknowledge of a copy that left at this time is one of a probe.
+        if probe && lossy.departures.to_send == 0 {
+            lossy.probed_at = env.now;
+        }
         if psn.distance_from(una) < sent {
             lossy.departures.left_again(una, (psn, tries), env.now);
         }
@@ -410,7 +416,7 @@ impl Qp {
     }
 
     /// The outer headers of packets on this path: paths differ by their source port.
-    fn path_numbered(&self, path: u8) -> Path {
+    pub(super) fn path_numbered(&self, path: u8) -> Path {
         match path {
             0 => self.path,
             path => Path { src_port: PATH_PORTS.start - 1 + u16::from(path), ..self.path },

@@ -233,9 +233,7 @@ impl Net {
             back: links.iter().map(|link| link.back).collect(),
             buffer: options.buffer,
             markings: links.iter().map(|l| options.buffer.marking_at(l.rate.bits())).collect(),
-            randoms: (0..links.len() as u64)
-                .map(|i| Use::Marks.stream(options.seed, i))
-                .collect(),
+            randoms: (0..links.len() as u64).map(|i| Use::Marks.stream(options.seed, i)).collect(),
             queues: vec![Queues::default(); none],
             ingress: links[..none].iter().map(ingress).collect(),
             buffers: vec![Buffer::new(options.buffer); switches as usize],

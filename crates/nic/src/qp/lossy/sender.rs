@@ -79,8 +79,7 @@ impl Qp {
                 if self.lossy().may_begin_answer(agreed) {
                     self.schedule(env.card);
                 }
-                let far = self.is_far_ahead(env);
-                return (waits || far).then_some(Stop::Blocked);
+                return (waits || self.is_far_ahead(env)).then_some(Stop::Blocked);
             };
             if work.failed.is_some() {
                 self.settle_failures(env);

@@ -88,8 +88,8 @@ impl GroupOptions {
 }
 
 /// The number that tells a group from others that began under its name before, or will. A salt is
-/// drawn when a group begins, and its nodes' directories keep it. Other groups and their clients may
-/// see the number, which leaves half of the salt in the dark.
+/// drawn when a group begins, and its nodes' directories keep it. Other groups and their clients
+/// may see the number, which leaves half of the salt in the dark.
 pub(crate) fn founding_of(salt: u64) -> u32 {
     let mixed = (salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
     // (0 says that it is not known.)

@@ -294,7 +294,7 @@ impl<M: Memory + 'static> Slots<M> {
         let held = shard.holdings.as_ref().ok_or("the group has no slots yet: try again")?;
         let (next, stale) = transferred(held, asked, &planned)?;
         if !stale.is_empty() {
-            // The log has that before it has that they come anew, whoever becomes the primary.
+            // In the log, their end comes before the beginning of those that come anew.
             self.discard(&stale)?;
         }
         if shard.holdings.as_ref() != Some(&next) {

@@ -116,8 +116,8 @@ fn begin(id: &Id) -> bool {
         }
     };
     let Some(card) = card else { return directory::is_local(route.peer) };
-    // A card that is not Remora's, or a stranger's socket: there is nothing to watch. Or the process
-    // has just ended.
+    // A card that is not Remora's, or a stranger's socket: there is nothing to watch. Or its
+    // process has just ended.
     let Ok(stream) = reach(route.peer, card.owner) else { return !is_there(route.peer, &card) };
     let Some(wake) = waker(&watch) else { return false };
     followed.insert(route.peer);

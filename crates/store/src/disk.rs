@@ -7,8 +7,8 @@
 //!
 //! What the traits promise, and no more:
 //!
-//! - Bytes that were written before a [`File::sync`] that succeeded are there after a crash. Other
-//!   bytes may be there, may be missing, and may be there in part.
+//! - Bytes that were written before a [`File::sync`] began that succeeded are there after a crash.
+//!   Other bytes may be there, may be missing, and may be there in part.
 //! - Names that were created, renamed or removed before a [`Disk::sync`] that succeeded are so
 //!   after a crash.
 //! - After a `sync` that failed nothing is known of the bytes since the one before, and a second
@@ -95,15 +95,15 @@ pub trait Disk: Send + Sync {
     fn place(&self) -> String;
 }
 
-/// An open file.
-pub trait File: Send {
+/// An open file. One thread may sync it while another writes to it.
+pub trait File: Send + Sync {
     /// Writes all of `bytes` at `at` bytes from the beginning, and makes the file longer where
     /// needed.
     ///
     /// # Errors
     ///
     /// What the operating system says; a part may have been written.
-    fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Reads at `at` bytes from the beginning; answers how many bytes it read, which may be fewer
     /// than `dst` has, and is 0 only at the end of the file or for an empty `dst`.
@@ -113,12 +113,12 @@ pub trait File: Send {
     /// What the operating system says.
     fn read_at(&self, at: u64, dst: &mut [u8]) -> io::Result<usize>;
 
-    /// Makes what was written last: see the module's promises.
+    /// Makes what was written before it began last: see the module's promises.
     ///
     /// # Errors
     ///
     /// What the operating system says.
-    fn sync(&mut self) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
 
     /// The length in bytes.
     ///

@@ -150,7 +150,7 @@ fn is_at(path: &Path, open: &fs::File) -> io::Result<bool> {
 }
 
 impl File for fs::File {
-    fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         unix::fs::FileExt::write_all_at(self, bytes, at)
     }
 
@@ -158,7 +158,7 @@ impl File for fs::File {
         unix::fs::FileExt::read_at(self, dst, at)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         self.sync_data()
     }
 
@@ -177,7 +177,7 @@ mod tests {
     fn files_are_written_read_renamed_and_removed() {
         let temporary = Temporary::new("files");
         let disk = Directory::open(&temporary.0).unwrap();
-        let mut file = disk.create("a").unwrap();
+        let file = disk.create("a").unwrap();
         file.write_at(0, b"hello").unwrap();
         file.write_at(8, b"there").unwrap();
         file.sync().unwrap();
@@ -199,7 +199,7 @@ mod tests {
         let temporary = Temporary::new("read-only");
         let disk = Directory::open(&temporary.0).unwrap();
         disk.create("a").unwrap().write_at(0, b"hello").unwrap();
-        let mut file = disk.open_to_read("a").unwrap();
+        let file = disk.open_to_read("a").unwrap();
         let mut bytes = [0; 5];
         assert_eq!((read_full(&file, 0, &mut bytes).unwrap(), &bytes), (5, b"hello"));
         file.write_at(0, b"other").unwrap_err();

@@ -449,7 +449,7 @@ impl FaultyFile {
 }
 
 impl File for FaultyFile {
-    fn write_at(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let at = usize::try_from(at).map_err(io::Error::other)?;
         self.lock()?.write(self.inode, at, bytes)
     }
@@ -473,7 +473,7 @@ impl File for FaultyFile {
         Ok(count)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         self.lock()?.sync_inode(self.inode)
     }
 
@@ -498,7 +498,7 @@ mod tests {
         let mut ends = std::collections::BTreeSet::new();
         for seed in 0..200 {
             let disk = Faulty::new(seed);
-            let mut file = disk.create("a").unwrap();
+            let file = disk.create("a").unwrap();
             file.write_at(0, b"kept").unwrap();
             file.sync().unwrap();
             disk.sync().unwrap();
@@ -520,7 +520,7 @@ mod tests {
         let mut ends = std::collections::BTreeSet::new();
         for seed in 0..50 {
             let disk = Faulty::new(seed);
-            let mut file = disk.create("new").unwrap();
+            let file = disk.create("new").unwrap();
             file.write_at(0, b"1").unwrap();
             file.sync().unwrap();
             disk.sync().unwrap();
@@ -534,7 +534,7 @@ mod tests {
     #[test]
     fn a_sync_that_fails_loses_and_the_next_one_does_not_say_so() {
         let disk = Faulty::new(1);
-        let mut file = disk.create("a").unwrap();
+        let file = disk.create("a").unwrap();
         disk.sync().unwrap();
         file.write_at(0, b"lost").unwrap();
         disk.fault_at(disk.steps(), Fault::Error);
@@ -549,7 +549,7 @@ mod tests {
     fn a_full_disk_takes_what_fits() {
         let disk = Faulty::new(1);
         disk.limit(6);
-        let mut file = disk.create("a").unwrap();
+        let file = disk.create("a").unwrap();
         file.write_at(0, b"1234").unwrap();
         let full = file.write_at(4, b"5678").unwrap_err();
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
@@ -560,7 +560,7 @@ mod tests {
     #[test]
     fn a_crash_at_a_step_stops_everything() {
         let disk = Faulty::new(1);
-        let mut file = disk.create("a").unwrap();
+        let file = disk.create("a").unwrap();
         disk.fault_at(1, Fault::Crash);
         assert!(file.write_at(0, b"1").is_err());
         assert!(disk.crashed());
@@ -573,7 +573,7 @@ mod tests {
     #[test]
     fn short_reads_come_to_an_end() {
         let disk = Faulty::new(1);
-        let mut file = disk.create("a").unwrap();
+        let file = disk.create("a").unwrap();
         file.write_at(0, &[7; 1000]).unwrap();
         disk.read_short();
         let mut bytes = [0; 2000];

@@ -11,6 +11,7 @@ use super::batch::{Batch, LONG};
 use super::options::{Fsync, Options};
 use super::record::HEADER;
 use super::stats::LogStats;
+use super::work::{Cut, Group, Wake, Work};
 use super::{Fields, Operation, Position};
 use crate::journal::Prepared;
 
@@ -103,25 +104,9 @@ struct Appending {
     waiters: usize,
     /// What the committer sleeps for, while it does.
     sleeps_for: Option<Wake>,
+    /// An errand has ended, and the committer has not looked since.
+    returned: bool,
     stats: LogStats,
-}
-
-/// What a committer sleeps for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wake {
-    /// A record, a cut, or somebody who waits for a sync.
-    Any,
-    /// A cut, or somebody who waits for a sync.
-    Haste,
-    /// A cut, or as many records, or as many threads that wait as the last sync served.
-    Crowd {
-        /// Records.
-        records: usize,
-        /// Threads that wait, 0 if none did: there are other ways to wait.
-        waiters: usize,
-    },
-    /// Nothing: only time, or the log's end.
-    Nothing,
 }
 
 impl Appending {
@@ -129,10 +114,13 @@ impl Appending {
         let is_cut = !self.sealed.is_empty();
         match wake {
             Wake::Nothing => false,
+            Wake::Returned => self.returned,
+            Wake::More if self.returned => true,
             _ if is_cut => true,
             _ if self.goes_on => false,
             Wake::Any => self.hurry > durable || self.waiting_records > 0,
             Wake::Haste => self.hurry > durable,
+            Wake::More => self.waiting_records > 0,
             Wake::Crowd { records, waiters } => {
                 (1..=self.waiters).contains(&waiters) || self.waiting_records >= records
             }
@@ -150,30 +138,6 @@ enum Mode {
     /// Nothing more is taken; the committer writes what there is.
     Closing,
     Closed,
-}
-
-/// What the committer takes: the records from `first` to `last`.
-pub(crate) struct Group {
-    pub(crate) batch: Batch,
-    pub(crate) first: Position,
-    pub(crate) records: usize,
-    pub(crate) last: Position,
-}
-
-/// What the committer does next.
-pub(crate) enum Work {
-    Write(Group),
-    /// The cut of this number.
-    Cut(u64, Cut),
-}
-
-/// What a cut leaves of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
-    /// All up to here.
-    After(Position),
-    /// Nothing: a copy of another store stands in its place (see `snapshot::adopt`).
-    All,
 }
 
 impl Appending {
@@ -239,6 +203,7 @@ impl Log {
             hurry: Position::NONE,
             waiters: 0,
             sleeps_for: None,
+            returned: false,
             stats: LogStats::default(),
         };
         let shared = Shared {
@@ -687,11 +652,11 @@ impl Log {
         }
     }
 
-    /// All up to `last` is on the disk, and these groups need not be kept.
-    pub(crate) fn made_durable(&self, last: Position, groups: &mut Vec<Group>) {
+    /// All up to `last` is on the disk, and the first `done` of the groups need not be kept.
+    pub(crate) fn made_durable(&self, last: Position, groups: &mut Vec<Group>, done: usize) {
         {
             let mut state = self.lock();
-            for Group { batch, .. } in &mut *groups {
+            for Group { batch, .. } in &mut groups[..done] {
                 // A buffer that many records made large goes back to the allocator.
                 if state.spare.len() < SPARES && batch.short.capacity() <= SPARE_BYTES {
                     let mut spare = std::mem::take(&mut batch.short);
@@ -701,14 +666,14 @@ impl Log {
             }
             if let Some(last) = state.reached(last) {
                 self.shared.durable.store(last.number(), Ordering::Release);
-                self.shared.written.store(last.number(), Ordering::Release);
+                self.shared.written.fetch_max(last.number(), Ordering::AcqRel);
             }
             if matches!(state.mode, Mode::ReadOnly(_)) {
                 state.mode = Mode::Open;
             }
         }
         // To give back much memory takes time, and nobody waits for it here.
-        groups.clear();
+        groups.drain(..done);
         self.tell();
     }
 
@@ -745,15 +710,22 @@ impl Log {
     /// Sleeps until there is work of this kind, the log is closed, or `limit` is over.
     pub(crate) fn wait_for_work(&self, wake: Wake, limit: Option<Duration>) {
         let mut state = self.lock();
-        if matches!(state.mode, Mode::Closing | Mode::Closed) || state.has(wake, self.durable()) {
-            return;
+        let is_closing = matches!(state.mode, Mode::Closing | Mode::Closed);
+        if !is_closing && !state.has(wake, self.durable()) {
+            state.sleeps_for = Some(wake);
+            state = match limit {
+                None => wait(&self.shared.work, state),
+                Some(limit) => unpoisoned(self.shared.work.wait_timeout(state, limit)).0,
+            };
         }
-        state.sleeps_for = Some(wake);
-        let mut state = match limit {
-            None => wait(&self.shared.work, state),
-            Some(limit) => unpoisoned(self.shared.work.wait_timeout(state, limit)).0,
-        };
-        state.sleeps_for = None;
+        (state.sleeps_for, state.returned) = (None, false);
+    }
+
+    /// The errand that was under way has ended.
+    pub(crate) fn returned(&self) {
+        let mut state = self.lock();
+        state.returned = true;
+        self.wake_committer(&mut state);
     }
 
     #[cfg(test)]

@@ -47,7 +47,7 @@ impl Batch {
     }
 
     /// Writes all bytes to a file, from `at` on.
-    pub(super) fn write_to(&self, file: &mut impl File, mut at: u64) -> io::Result<()> {
+    pub(super) fn write_to(&self, file: &impl File, mut at: u64) -> io::Result<()> {
         let mut from = 0;
         for (place, contents) in &self.long {
             for piece in [&self.short[from..*place], contents] {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn pieces_are_written_in_the_order_in_which_they_came() {
         let disk = Faulty::new(1);
-        let mut file = disk.create("file").unwrap();
+        let file = disk.create("file").unwrap();
         let mut batch = Batch::reusing(Vec::with_capacity(100));
         batch.begin();
         batch.short.extend_from_slice(b"first");
@@ -79,7 +79,7 @@ mod tests {
         batch.push_long(b"longer".to_vec());
         batch.short.extend_from_slice(b"last");
         batch.set_mark(&[7; HEADER]);
-        batch.write_to(&mut file, 3).unwrap();
+        batch.write_to(&file, 3).unwrap();
         let mut bytes = vec![0; 3 + batch.len()];
         assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
         let wanted = [&[0; 3][..], &[7; HEADER], b"first", b"long", b"longer", b"last"].concat();

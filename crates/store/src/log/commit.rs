@@ -1,7 +1,11 @@
 //! Writing the log: groups of records, in segments, synced as asked. `append` has the wait for it.
 //!
 //! A group is what was appended while the group before was written: the more clients, the larger
-//! the groups, and one sync serves them all.
+//! the groups, and one sync serves them all. Under policies by which nobody waits for a sync, syncs
+//! may be done beside the writing, as [`Errand`]s, one at a time: such a sync makes durable what
+//! was written before it began. Then a segment that is full is written to until the next one has
+//! its name, and both get what comes meanwhile: whichever of them a crash leaves as the last has
+//! all.
 //!
 //! After an error of the disk nothing is known of what was written since the last sync, and Linux
 //! tells of an error only once. So groups stay in memory until they are synced, and after an error
@@ -12,10 +16,12 @@
 use std::io;
 use std::sync::Arc;
 
-use super::append::{Cut, Group, Work};
+use super::batch::Batch;
+use super::errand::{Errand, Outcome, Task, temporary};
 use super::record::HEADER;
-use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, TEMPORARY, segment_name};
+use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, segment_name};
 use super::trim::remove_after;
+use super::work::{Cut, Group, Work};
 use super::{Fields, Fsync, Log};
 use crate::disk::{Disk, File};
 use crate::snapshot::adopt;
@@ -38,6 +44,13 @@ pub struct Committer<D: Disk> {
     before: Option<Segment<D::File>>,
     /// That one was no longer in its place, or its directory was not.
     is_lost: bool,
+    /// The segment that is being begun, and has no name yet.
+    next: Option<Segment<D::File>>,
+    /// Whether errands are done beside the writing, one that nobody has taken yet, and what the one
+    /// that has not ended is for.
+    beside: bool,
+    errand: Option<Errand<D>>,
+    under_way: Option<UnderWay>,
     /// What is not on the disk for sure, oldest first.
     unsynced: Vec<Group>,
     unsynced_bytes: usize,
@@ -50,8 +63,8 @@ pub struct Committer<D: Disk> {
 
 /// A segment that is written to, or was.
 pub(super) struct Segment<F> {
-    pub(super) file: F,
-    pub(super) name: String,
+    pub(super) file: Arc<F>,
+    pub(super) name: Arc<str>,
     /// Where its records' checksums begin.
     pub(super) salt: u64,
     /// Where the next group goes.
@@ -60,6 +73,18 @@ pub(super) struct Segment<F> {
     pub(super) synced: u64,
     /// Up to where the file has zeros.
     pub(super) ahead: u64,
+}
+
+/// What an errand is for.
+#[derive(Clone, Copy)]
+struct UnderWay {
+    task: Task,
+    /// How many of the groups that are not synced it is for, and their bytes.
+    groups: usize,
+    bytes: usize,
+    /// Up to where it syncs the segment.
+    end: u64,
+    began_ms: u64,
 }
 
 /// What a turn came to.
@@ -71,6 +96,10 @@ pub enum Turn {
     Idle,
     /// There is nothing to do before this time, unless more is appended.
     Until(u64),
+    /// An errand is under way; there is nothing to do before it ends, unless more is appended.
+    Beside,
+    /// There is nothing to do before the errand that is under way has ended.
+    Waits,
     /// The disk refuses; there is nothing to do before this time.
     Refused(u64),
 }
@@ -84,6 +113,10 @@ impl<D: Disk> Committer<D> {
             segment: None,
             before,
             is_lost: false,
+            next: None,
+            beside: false,
+            errand: None,
+            under_way: None,
             unsynced: Vec::new(),
             unsynced_bytes: 0,
             cut: None,
@@ -104,26 +137,72 @@ impl<D: Disk> Committer<D> {
         self.turn_with(now_ms, false)
     }
 
+    /// From now on syncs are done beside the writing: after each turn, [`Committer::errand`] may
+    /// have something to be done, and [`Committer::ended`] is to be told when it is.
+    pub fn sync_beside(&mut self) {
+        self.beside = true;
+    }
+
+    /// What is to be done now beside the writing, if anything is.
+    pub fn errand(&mut self) -> Option<Errand<D>> {
+        self.errand.take()
+    }
+
+    /// Whether an errand that was given has not ended.
+    #[must_use]
+    pub fn awaits_errand(&self) -> bool {
+        self.under_way.is_some() && self.errand.is_none()
+    }
+
+    /// The errand that was given has ended.
+    pub fn ended(&mut self, outcome: Outcome, now_ms: u64) -> Turn {
+        if let Some(at) = self.retry_ms {
+            // All that was not known to be on the disk is written again, what it was for, too.
+            (self.under_way, self.next) = (None, None);
+            self.is_lost |= outcome.is_lost;
+            return Turn::Refused(at);
+        }
+        let ended = self.end(outcome);
+        ended.map_or_else(|error| self.refuse(now_ms, &error), Turn::Synced)
+    }
+
     /// Writes and syncs all that was appended, whatever the time is, and a mark that says so: a
-    /// last turn. After it, damage to any record is seen.
+    /// last turn. After it, damage to any record is seen. An errand that was given has to end
+    /// first; from now on all is done at once.
     pub fn finish(&mut self, now_ms: u64) -> Turn {
+        self.beside = false;
+        while let Some(errand) = self.errand.take() {
+            _ = self.ended(errand.run(), now_ms);
+        }
         self.retry_ms = self.retry_ms.map(|at| at.min(now_ms));
         let mut turn = self.turn_with(now_ms, true);
         // (A transaction that has begun ends first. It is short, and waits for nothing.)
-        while self.log.has_work() && !matches!(turn, Turn::Refused(_)) {
+        while self.log.has_work() && !matches!(turn, Turn::Refused(_) | Turn::Waits) {
             turn = self.turn_with(now_ms, true);
         }
-        let Some(segment) = &mut self.segment else { return turn };
-        let marked = segment.mark(&self.log);
-        marked.map_or_else(|error| self.refuse(now_ms, &error), |()| turn)
+        let Some(segment) = self.segment.as_mut().filter(|_| turn != Turn::Waits) else {
+            return turn;
+        };
+        let marked = segment.mark(&self.log).and_then(|()| segment.file.sync());
+        if let Err(error) = marked {
+            return self.refuse(now_ms, &error);
+        }
+        segment.synced = segment.end;
+        turn
     }
 
     fn turn_with(&mut self, now_ms: u64, finish: bool) -> Turn {
         if let Some(at) = self.retry_ms.filter(|at| now_ms < *at) {
             return Turn::Refused(at);
         }
+        if self.is_held_up(finish) {
+            return Turn::Waits;
+        }
         let fresh = self.take();
         let done = if let Some(cut) = self.cut {
+            if self.under_way.is_some() {
+                return Turn::Waits;
+            }
             self.make(cut, now_ms)
         } else if self.retry_ms.is_some() {
             self.begin_segment(now_ms)
@@ -132,16 +211,23 @@ impl<D: Disk> Committer<D> {
         } else {
             Ok(0)
         };
-        let done = done.and_then(|records| {
-            let due = !self.unsynced.is_empty() && (finish || self.due(now_ms));
-            if due { Ok(records + self.sync(now_ms)?) } else { Ok(records) }
-        });
+        let done = done.and_then(|records| Ok(records + self.sync_if_due(now_ms, finish)?));
         match done {
+            Ok(0) if self.under_way.is_some() => Turn::Beside,
             Ok(0) if self.unsynced.is_empty() || !self.timed() => Turn::Idle,
             Ok(0) => Turn::Until(self.synced_ms + EVERY_MS),
             Ok(records) => Turn::Synced(records),
             Err(error) => self.refuse(now_ms, &error),
         }
+    }
+
+    /// Whether the errand that is under way has to end before anything is done. Beside a sync as
+    /// much is written as may be unsynced without one: all of it is kept in memory.
+    fn is_held_up(&self, finish: bool) -> bool {
+        let Some(under_way) = self.under_way else { return false };
+        let since = self.unsynced_bytes - under_way.bytes;
+        let is_alone = finish || self.retry_ms.is_some() || self.segment.is_none();
+        is_alone || since >= self.log.options().unsynced_bytes
     }
 
     /// Takes what there is to do; whether it is something to write.
@@ -172,7 +258,7 @@ impl<D: Disk> Committer<D> {
                 if !self.unsynced.is_empty() {
                     records = match self.retry_ms {
                         Some(_) => self.begin_segment(now_ms)?,
-                        None => self.sync(now_ms)?,
+                        None => self.sync(self.unsynced.len(), now_ms)?,
                     };
                 }
                 (self.segment, self.before) = (None, None);
@@ -200,7 +286,10 @@ impl<D: Disk> Committer<D> {
             Fsync::EverySecond => now_ms >= self.synced_ms + EVERY_MS,
             Fsync::No => false,
         };
-        due || self.unsynced_bytes >= options.unsynced_bytes || self.log.is_hurried()
+        let is_full = |segment: &Segment<D::File>| segment.end > options.segment_bytes;
+        due || self.unsynced_bytes >= options.unsynced_bytes
+            || self.log.is_hurried()
+            || (self.beside && self.segment.as_ref().is_some_and(is_full))
     }
 
     /// Writes the last group; answers how many records that made durable.
@@ -210,11 +299,14 @@ impl<D: Disk> Committer<D> {
         group.batch.set_mark(&mark(&self.log, salt));
         let length = group.batch.len() as u64;
         let limit = self.log.options().segment_bytes;
-        let Some(segment) = self.segment.as_mut().filter(|s| s.end + length <= limit) else {
+        let fits = |segment: &&mut Segment<_>| self.beside || segment.end + length <= limit;
+        let Some(segment) = self.segment.as_mut().filter(fits) else {
             return self.next_segment(now_ms);
         };
-        group.batch.write_to(&mut segment.file, segment.end)?;
-        segment.end += length;
+        segment.write(&group.batch)?;
+        if let Some(next) = &mut self.next {
+            next.write(&group.batch)?;
+        }
         self.log.made_written(group.last);
         self.log.count(|stats| stats.commits += 1);
         if self.log.options().fsync == Fsync::Always && group.batch.len() <= AHEAD_FOR {
@@ -226,84 +318,152 @@ impl<D: Disk> Committer<D> {
     /// Ends the segment, if there is one, and begins another with the last group; answers how many
     /// records that made durable.
     fn next_segment(&mut self, now_ms: u64) -> io::Result<usize> {
+        let before = self.unsynced.len() - 1;
         let mut records = 0;
-        if self.segment.is_some()
-            && self.unsynced.len() > 1
-            && let Some(group) = self.unsynced.pop()
-        {
+        if self.segment.is_some() && before > 0 {
             // All of a segment is on the disk before the next one begins.
-            let synced = self.sync(now_ms);
-            self.unsynced_bytes += group.batch.len();
-            self.unsynced.push(group);
-            records = synced?;
+            records = self.sync(before, now_ms)?;
         }
         Ok(records + self.begin_segment(now_ms)?)
     }
 
-    /// Begins a segment with all that is not synced. It gets its name when it is on the disk, so
-    /// that a segment with a name has all of its header and of these records. The one before says
-    /// then that there is another. Answers how many records that made durable.
+    /// Begins a segment with all that is not synced; answers how many records that made durable.
     fn begin_segment(&mut self, now_ms: u64) -> io::Result<usize> {
         self.leave_segment();
+        match self.prepare_segment(now_ms)? {
+            Some(errand) => {
+                self.log.count(|stats| stats.commits += 1);
+                self.end(errand.run())
+            }
+            None => Ok(self.synced(0, now_ms)),
+        }
+    }
+
+    /// Writes all that is not synced, if anything is, to a file that is to be the next segment. It
+    /// gets its name when it is on the disk, so that a segment with a name has all of its header
+    /// and of these records.
+    fn prepare_segment(&mut self, now_ms: u64) -> io::Result<Option<Errand<D>>> {
         let lost = self.before.as_ref().filter(|_| self.is_lost);
-        self.disk.check(lost.map(|segment| (&*segment.name, &segment.file)))?;
+        self.disk.check(lost.map(|segment| (&*segment.name, &*segment.file)))?;
         self.is_lost = false;
         let salt = self.log.options().salt;
-        let Some(group) = self.unsynced.last_mut() else { return Ok(self.synced(now_ms)) };
+        let Some(group) = self.unsynced.last_mut() else { return Ok(None) };
         group.batch.set_mark(&mark(&self.log, salt));
         let first = self.unsynced[0].first;
         let name = segment_name(first);
-        let temporary = format!("{name}{TEMPORARY}");
+        let file = Arc::new(self.disk.create(&temporary(&name))?);
         let header = SegmentHeader { first, salt, created_ms: now_ms };
-        let mut file = self.disk.create(&temporary)?;
         file.write_at(0, &header.encode(LOG_MAGIC))?;
-        let mut end = SEGMENT_HEADER as u64;
+        let end = SEGMENT_HEADER as u64;
+        let mut next = Segment { file, name: name.into(), salt, end, synced: 0, ahead: 0 };
         for group in &self.unsynced {
-            group.batch.write_to(&mut file, end)?;
-            end += group.batch.len() as u64;
+            next.write(&group.batch)?;
         }
-        file.sync()?;
-        self.disk.rename(&temporary, &name)?;
-        self.disk.sync()?;
-        self.segment = Some(Segment { file, name, salt, end, synced: end, ahead: end });
-        self.log.count(|stats| {
-            stats.segments += 1;
-            stats.commits += 1;
-        });
-        let records = self.synced(now_ms);
-        if let Some(mut before) = self.before.take() {
-            // All is kept without this mark, too: it tells when the new segment is missing.
-            _ = before.mark(&self.log);
-        }
-        Ok(records)
+        next.ahead = next.end;
+        self.next = Some(next);
+        Ok(self.begin(Task::Name, self.unsynced.len(), now_ms))
     }
 
     fn leave_segment(&mut self) {
         self.before = self.segment.take().or(self.before.take());
     }
 
-    /// Syncs all that was written, where the next process finds it; answers how many records that
+    /// Syncs what was written if that is due, or has it done beside; answers how many records that
     /// made durable.
-    fn sync(&mut self, now_ms: u64) -> io::Result<usize> {
-        if let Some(segment) = &mut self.segment {
-            segment.file.sync()?;
-            let is_there = self.disk.check(Some((&*segment.name, &segment.file)));
-            self.is_lost = is_there.is_err();
-            is_there?;
-            segment.synced = segment.end;
+    fn sync_if_due(&mut self, now_ms: u64, finish: bool) -> io::Result<usize> {
+        let is_due = !self.unsynced.is_empty() && (finish || self.due(now_ms));
+        if !is_due || self.under_way.is_some() {
+            return Ok(0);
         }
-        Ok(self.synced(now_ms))
+        let groups = self.unsynced.len();
+        if !self.beside {
+            return self.sync(groups, now_ms);
+        }
+        // The next segment begins with what came while the end of a full one was synced.
+        let limit = self.log.options().segment_bytes;
+        let is_ended = self.segment.as_ref().is_some_and(|segment| segment.synced > limit);
+        self.errand = if is_ended {
+            self.prepare_segment(now_ms)?
+        } else {
+            self.begin(Task::Sync, groups, now_ms)
+        };
+        Ok(0)
     }
 
-    /// All that was written is on the disk: so many records.
-    fn synced(&mut self, now_ms: u64) -> usize {
-        self.synced_ms = now_ms;
+    /// Syncs the first of the groups, which are all that was written; answers how many records that
+    /// made durable.
+    fn sync(&mut self, groups: usize, now_ms: u64) -> io::Result<usize> {
+        let errand = self.begin(Task::Sync, groups, now_ms);
+        errand.map_or(Ok(0), |errand| self.end(errand.run()))
+    }
+
+    /// Begins an errand for the first of the groups.
+    fn begin(&mut self, task: Task, groups: usize, now_ms: u64) -> Option<Errand<D>> {
+        let segment = match task {
+            Task::Sync => self.segment.as_ref()?,
+            Task::Name => self.next.as_ref()?,
+            Task::Mark => self.before.as_ref()?,
+        };
+        let bytes = bytes(&self.unsynced[..groups]);
+        let end = segment.end;
+        self.under_way = Some(UnderWay { task, groups, bytes, end, began_ms: now_ms });
+        let (disk, file) = (Arc::clone(&self.disk), Arc::clone(&segment.file));
+        Some(Errand { disk, file, name: Arc::clone(&segment.name), task })
+    }
+
+    /// Ends the errand that is under way; answers how many records it made durable.
+    fn end(&mut self, outcome: Outcome) -> io::Result<usize> {
+        let Some(UnderWay { task, groups, end, began_ms, .. }) = self.under_way.take() else {
+            return Ok(0);
+        };
+        match task {
+            Task::Sync => {
+                self.is_lost = outcome.is_lost;
+                outcome.done?;
+                if let Some(segment) = &mut self.segment {
+                    segment.synced = end;
+                }
+                Ok(self.synced(groups, began_ms))
+            }
+            Task::Name => {
+                let next = self.next.take();
+                outcome.done?;
+                self.leave_segment();
+                self.segment = next.map(|next| Segment { synced: end, ..next });
+                self.log.count(|stats| stats.segments += 1);
+                let records = self.synced(groups, began_ms);
+                self.mark_before(began_ms);
+                Ok(records)
+            }
+            Task::Mark => {
+                self.before = None;
+                Ok(0)
+            }
+        }
+    }
+
+    /// Lets the segment before say that there is another. All is kept without this mark, too: it
+    /// tells when the new segment is missing.
+    fn mark_before(&mut self, now_ms: u64) {
+        let is_marked = self.before.as_mut().is_some_and(|before| before.mark(&self.log).is_ok());
+        let errand = if is_marked { self.begin(Task::Mark, 0, now_ms) } else { None };
+        match errand {
+            Some(errand) if self.beside => self.errand = Some(errand),
+            Some(errand) => _ = self.end(errand.run()),
+            None => self.before = None,
+        }
+    }
+
+    /// The first of the groups are on the disk: so many records.
+    fn synced(&mut self, groups: usize, began_ms: u64) -> usize {
+        self.synced_ms = began_ms;
         self.retry_ms = None;
-        self.unsynced_bytes = 0;
-        let records = self.unsynced.iter().map(|group| group.records).sum();
-        let last = self.unsynced.last().map_or(self.log.durable(), |group| group.last);
+        let done = &self.unsynced[..groups];
+        self.unsynced_bytes -= bytes(done);
+        let records = done.iter().map(|group| group.records).sum();
+        let last = done.last().map_or(self.log.durable(), |group| group.last);
         self.log.count(|stats| stats.syncs += 1);
-        self.log.made_durable(last, &mut self.unsynced);
+        self.log.made_durable(last, &mut self.unsynced, groups);
         records
     }
 
@@ -311,9 +471,9 @@ impl<D: Disk> Committer<D> {
     fn refuse(&mut self, now_ms: u64, error: &io::Error) -> Turn {
         // What was written since the last sync is written again elsewhere.
         self.leave_segment();
-        if let Some(first) = self.unsynced.first().map(|group| group.first) {
+        if let Some(group) = self.unsynced.first().filter(|_| self.under_way.is_none()) {
             // A file that was begun in vain is removed at the next start, if it is not now.
-            _ = self.disk.remove(&format!("{}{TEMPORARY}", segment_name(first)));
+            _ = self.disk.remove(&temporary(&segment_name(group.first)));
         }
         let advice = match error.kind() {
             _ if is_full(error) => "make room there; it is tried again by itself",
@@ -335,6 +495,10 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+fn bytes(groups: &[Group]) -> usize {
+    groups.iter().map(|group| group.batch.len()).sum()
+}
+
 /// The mark that says how far the log is synced, for a segment of this salt.
 fn mark(log: &Log, salt: u64) -> Vec<u8> {
     let fields = Fields::synced();
@@ -344,16 +508,20 @@ fn mark(log: &Log, salt: u64) -> Vec<u8> {
 }
 
 impl<F: File> Segment<F> {
+    /// Writes a group behind the last one.
+    fn write(&mut self, batch: &Batch) -> io::Result<()> {
+        batch.write_to(&*self.file, self.end)?;
+        self.end += batch.len() as u64;
+        Ok(())
+    }
+
     /// Writes behind what is synced how far the log is, and that no record follows: if one does, it
     /// is of a group that was not synced here, and is in the next segment.
     fn mark(&mut self, log: &Log) -> io::Result<()> {
         let mut bytes = mark(log, self.salt);
         self.end = self.synced + bytes.len() as u64;
         bytes.extend_from_slice(&[0; HEADER]);
-        self.file.write_at(self.synced, &bytes)?;
-        self.file.sync()?;
-        self.synced = self.end;
-        Ok(())
+        self.file.write_at(self.synced, &bytes)
     }
 
     /// Writes zeros after the last group, if there are none.

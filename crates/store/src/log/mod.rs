@@ -3,8 +3,9 @@
 //! - [`Position`] (`position`): where a record is; the version of what it wrote.
 //! - `record`, `segment`: records as bytes, and the files they are in (docs/store-log.md).
 //! - [`Log`] appends, and waits as [`Fsync`] asks (`append`, `options`), to a `batch`;
-//!   [`Committer`] writes, in groups (`commit`); [`CommitThread`] is its thread (`thread`);
-//!   [`LogStats`]: what is counted (`stats`).
+//!   [`Committer`] writes, in groups (`commit`), as it is told (`work`), and lets an [`Errand`] be
+//!   done beside that (`errand`); [`CommitThread`] is its thread (`thread`); [`LogStats`]: what is
+//!   counted (`stats`).
 //! - [`replay`] reads the log back (`replay`), and of transactions the whole ones (`transactions`);
 //!   [`open_log`] goes on from there (`reopen`).
 //! - `trim` removes segments that a snapshot covers; `snapshot/save.rs` says when one is due.
@@ -14,6 +15,7 @@
 mod append;
 mod batch;
 mod commit;
+mod errand;
 mod journal;
 mod options;
 mod position;
@@ -27,12 +29,14 @@ mod stats;
 mod thread;
 mod transactions;
 mod trim;
+mod work;
 
 #[cfg(test)]
 mod tests;
 
 pub use append::{Log, LogError};
 pub use commit::{Committer, Turn};
+pub use errand::{Errand, Outcome};
 pub(crate) use journal::{add_record, with_fields, with_record};
 pub use options::{Fsync, Options};
 pub use position::Position;

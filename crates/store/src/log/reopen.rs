@@ -44,8 +44,8 @@ fn settle<D: Disk>(disk: &D, replayed: &Replayed) -> Result<Option<Segment<D::Fi
         source,
     };
     let settled = |name: String| {
-        let mut file = disk.open(&name)?;
-        write_again(&mut file, replayed.unsure)?;
+        let file = disk.open(&name)?;
+        write_again(&file, replayed.unsure)?;
         segment_of(file, name, replayed.end)
     };
     let last = segments(disk)?.last().map(|first| segment_name(*first));
@@ -66,11 +66,12 @@ fn segment_of<F: File>(file: F, name: String, end: u64) -> io::Result<Segment<F>
     let mut header = [0; SEGMENT_HEADER];
     let read = read_full(&file, 0, &mut header)?;
     let header = SegmentHeader::decode(LOG_MAGIC, &header[..read]).map_err(io::Error::other)?;
+    let (file, name) = (Arc::new(file), name.into());
     Ok(Segment { file, name, salt: header.salt, end, synced: end, ahead: end })
 }
 
 /// Writes the bytes of a file again, from this one on, and syncs them.
-fn write_again<F: File>(file: &mut F, mut from: u64) -> io::Result<()> {
+fn write_again<F: File>(file: &F, mut from: u64) -> io::Result<()> {
     let mut piece = PageAligned::new(PIECE);
     loop {
         let len = read_full(file, from, &mut piece)?;

@@ -275,7 +275,7 @@ mod tests {
     fn a_reader_gives_the_records_and_says_how_they_end() {
         let disk = Faulty::new(1);
         disk.read_short();
-        let mut file = disk.create("segment").unwrap();
+        let file = disk.create("segment").unwrap();
         let mut bytes = header().encode(LOG_MAGIC).to_vec();
         let long = vec![b'x'; 3 * READ];
         for (counter, value) in [(5, &b"short"[..]), (6, &long), (7, b"last")] {
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn marks_are_found_wherever_they_lie() {
         let disk = Faulty::new(1);
-        let mut file = disk.create("segment").unwrap();
+        let file = disk.create("segment").unwrap();
         file.write_at(0, &header().encode(LOG_MAGIC)).unwrap();
         let mut bytes = Vec::new();
         let mark = Fields::synced();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::append::{Group, Wake, Work};
+use super::work::{Group, Wake, Work};
 use super::*;
 use crate::disk::{Disk, Fault, Faulty};
 

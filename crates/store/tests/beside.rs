@@ -29,7 +29,7 @@ fn options() -> Options {
 
 /// The last record that another process would read.
 fn read_back(disk: &Faulty) -> u64 {
-    let mut read = 0;
+    let mut read = 0_u64;
     let replayed = replay(disk, Position::NONE, Parts::Whole, &mut |position, fields| {
         read += 1;
         assert_eq!((position.counter(), &fields.value[..8]), (read, &read.to_le_bytes()[..]));

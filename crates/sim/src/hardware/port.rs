@@ -2,8 +2,9 @@
 //!
 //! An access waits for a tag (reads only), passes the link towards the host, the host's memory,
 //! and for reads the link back. All of these are shared by the accesses of the card: those of its
-//! packets, and those of its kernels ([`SharedPort`]). The port is asked in the order of time and each kind of access takes the same way, so that accesses are
-//! served as they come and the end of each is known when it begins.
+//! packets, and those of its kernels ([`SharedPort`]). The port is asked in the order of time and
+//! each kind of access takes the same way, so that accesses are served as they come and the end of
+//! each is known when it begins.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -87,8 +88,8 @@ impl HostPort {
         let (mut left, mut over) = (len, now);
         loop {
             let bytes = left.min(piece);
-            // Only the read waits for its tag. The link is not kept free for its request until then:
-            // writes behind it would wait as well.
+            // Only the read waits for its tag. The link is not kept for its request until then:
+            // writes behind it would wait, too.
             let starts = self.tag_at(now);
             let takes = self.up.takes(request);
             let sent = self.up.serve(now, request).max(starts.saturating_add(takes));
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(port.write(0, 64), 164 * NS, "the other direction is idle");
     }
 
-    /// A read that waits for tags holds up no write: there is room on the link between its requests.
+    /// A read that waits for tags holds up no write: the link has room between its requests.
     #[test]
     fn a_write_does_not_wait_for_the_tags_of_reads() {
         let terms = PortTerms { tags: 4, ..PortTerms::strom() };

@@ -38,8 +38,8 @@ impl Qp {
             flags: echo_flag | copy_flag,
         };
         arrivals.last.copy = false;
-        // A copy comes if an acknowledge was lost, so that another path may be better. A NAK is seldom
-        // and leaves alone, whatever its path.
+        // A copy comes if an acknowledge was lost, so that another path may be better. A NAK is
+        // seldom and leaves alone, whatever its path.
         let path = if copy || syndrome != ACKNOWLEDGE {
             self.path_numbered(self.lossy().paths.back(path))
         } else {

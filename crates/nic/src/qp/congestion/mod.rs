@@ -228,9 +228,8 @@ impl Qp {
             qp.send_uncontrolled(env, batch, budget)
         };
         let (again, packets) = self.at_rate(env, budget, send);
-        // In the lossy dialect copies say nothing new: probes ask for an acknowledge at once.
-        if packets > 0 && (!self.is_lossy() || self.tx.high != high) {
-            self.wait_from_now(env);
+        if packets > 0 {
+            self.wait_from_now(env, self.tx.high != high);
         }
         again
     }
@@ -265,8 +264,9 @@ impl Qp {
     }
 
     /// The wait for an acknowledge begins with the last packet that has left: at a low rate it may
-    /// be long before one leaves that asks for an acknowledge.
-    fn wait_from_now(&mut self, env: &mut Env<'_>) {
+    /// be long before one leaves that asks for an acknowledge. In the lossy dialect only if one was
+    /// `new`: probes ask for an acknowledge at once.
+    fn wait_from_now(&mut self, env: &mut Env<'_>, new: bool) {
         if self.tx.recovery == Recovery::RnrWait || self.tx.una == self.tx.high {
             return;
         }
@@ -276,7 +276,7 @@ impl Qp {
                 Some(Control::Dcqcn(dcqcn)) if more || self.has_lossy_work() => dcqcn.opens(),
                 _ => env.now,
             };
-            self.hear_from_now(env, next);
+            self.wait_at_rate(env, new, next);
         } else {
             self.arm_timer(env);
         }

@@ -405,11 +405,13 @@ impl Qp {
         ack_timeout_ns(self.timeout).map(|wait| wait_apart_ns(wait.max(least), vain, self.qpn))
     }
 
-    /// The peer's silence counts from now on, and the time to a probe not before the next packet
-    /// may leave.
-    pub(in crate::qp) fn hear_from_now(&mut self, env: &mut Env<'_>, next: Time) {
+    /// A rate has let packets leave, and lets the `next` one leave at that time: from then on the
+    /// time to a probe counts, and if some of these were new, the peer's silence from now on.
+    pub(in crate::qp) fn wait_at_rate(&mut self, env: &mut Env<'_>, new: bool, next: Time) {
         let lossy = self.lossy_mut();
-        lossy.quiet_since = env.now;
+        if new {
+            lossy.quiet_since = env.now;
+        }
         lossy.departures.leaves_next(next);
         self.arm_lossy(env);
     }

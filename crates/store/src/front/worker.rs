@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -63,6 +64,8 @@ pub(crate) struct Worker {
     /// The first and the last of the connections whose replies wait for the log, in the order in
     /// which they began to: each knows the ones beside it.
     parked: Option<(usize, usize)>,
+    /// Those of them that had their turns since the log was told last how far it is waited for.
+    fresh: Vec<usize>,
     /// The bytes of these replies.
     parked_bytes: usize,
     /// Connections that have more to do at once.
@@ -102,6 +105,7 @@ impl Worker {
             touched: Vec::new(),
             answered: 0,
             parked: None,
+            fresh: Vec::new(),
             parked_bytes: 0,
             again: BTreeSet::new(),
             later: BTreeSet::new(),
@@ -252,6 +256,7 @@ impl Worker {
 
     /// Has a connection's replies wait until all changes up to `version` are kept.
     fn park(&mut self, slot: usize, version: u64) {
+        // (It waits from when the log is told: see `settle_fresh`.)
         let (since, from) = (self.turn.since, self.turn.begun());
         let (first, before) = self.parked.map_or((slot, None), |(first, last)| (first, Some(last)));
         self.parked = Some((first, slot));
@@ -262,6 +267,7 @@ impl Worker {
         let (bytes, awaited) = (connection.unsent(), Awaited { version, since, from });
         connection.parked = Some(Parked { awaited, bytes, before, after: None });
         self.parked_bytes += bytes;
+        self.fresh.push(slot);
         self.turn.counts.durability_waits.add(1);
     }
 
@@ -300,6 +306,7 @@ impl Worker {
         }
         self.touched = touched;
         self.answered = 0;
+        self.settle_fresh();
         self.settle();
         while self.parked_bytes > ANSWERED_BYTES && !self.turn.server.is_stopping.load(Relaxed) {
             self.sleep_until_woken();
@@ -307,20 +314,40 @@ impl Worker {
         }
     }
 
+    /// Sends the replies of this turn whose changes are kept already: they stand behind nobody's.
+    /// The others wait from now on, however long the turn was.
+    fn settle_fresh(&mut self) {
+        let from = Instant::now();
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for slot in fresh.drain(..) {
+            // (A connection may have ended meanwhile.)
+            if let Some(parked) = self.parked_at(slot) {
+                parked.awaited.from = from;
+                self.try_to_settle(slot);
+            }
+        }
+        self.fresh = fresh;
+    }
+
     /// Sends the replies that wait no more, or what is said instead of them.
     fn settle(&mut self) {
-        while let Some((slot, _)) = self.parked {
-            let Some(Parked { awaited, .. }) = self.parked_at(slot).copied() else { return };
-            let kept = self.turn.server.keeper.is_kept(&awaited);
-            if kept == Ok(false) {
-                return;
-            }
-            self.unpark(slot);
-            if let (Err(reason), Some(connection)) = (kept, &mut self.slots[slot]) {
-                connection.disown(&reason);
-            }
-            self.send(slot);
+        while self.parked.is_some_and(|(first, _)| self.try_to_settle(first)) {}
+    }
+
+    /// Sends the replies of a connection, or what is said instead of them, if these wait no more;
+    /// whether that is so.
+    fn try_to_settle(&mut self, slot: usize) -> bool {
+        let Some(Parked { awaited, .. }) = self.parked_at(slot).copied() else { return false };
+        let kept = self.turn.server.keeper.is_kept(&awaited);
+        if kept == Ok(false) {
+            return false;
         }
+        self.unpark(slot);
+        if let (Err(reason), Some(connection)) = (kept, &mut self.slots[slot]) {
+            connection.disown(&reason);
+        }
+        self.send(slot);
+        true
     }
 
     /// Sleeps until another thread has news, or for a tick.

@@ -1,9 +1,12 @@
 //! What is kept on a disk: answers that wait for it, and saves.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use remora_store::front::keyspace::{Awaited, Keeper};
+
+use remora_store::front::server::Options;
 
 use crate::{Client, options, serve_with};
 
@@ -84,6 +87,78 @@ fn answers_wait_for_the_log() {
         "SERVER_ERROR the log cannot be written: the disk is full\r\n",
     );
     client.expect_end("");
+}
+
+/// A group of nodes: what it has kept, what answers about keys wait for, and up to where and when it
+/// was told last that answers wait.
+#[derive(Debug, Default)]
+struct Majority {
+    kept: AtomicU64,
+    seen: AtomicU64,
+    last: AtomicU64,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Keeper for Majority {
+    fn is_awaited(&self) -> bool {
+        true
+    }
+
+    fn hasten(&self, version: u64) {
+        self.last.store(version, SeqCst);
+        *self.told.lock().unwrap() = Some(Instant::now());
+    }
+
+    fn is_kept(&self, awaited: &Awaited) -> Result<bool, String> {
+        if Some(awaited.from) < *self.told.lock().unwrap() && awaited.version == self.last() {
+            return Err("it waits for longer than the majority has known of it".to_owned());
+        }
+        Ok(awaited.version <= self.kept.load(SeqCst))
+    }
+
+    fn seen(&self) -> u64 {
+        self.seen.load(SeqCst)
+    }
+
+    fn save(&self, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn saved_s(&self) -> u64 {
+        0
+    }
+
+    fn entries(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+}
+
+impl Majority {
+    fn last(&self) -> u64 {
+        self.last.load(SeqCst)
+    }
+}
+
+/// An answer waits for its own changes, not for those of others that came before it, and from when
+/// the log was told, however long the commands of the turn have taken.
+#[test]
+fn answers_wait_for_nobody_elses_changes() {
+    let majority = Arc::new(Majority::default());
+    let server = serve_with(&Options { threads: 1, ..options() }, majority.clone());
+    let (mut writer, mut reader) = (Client::redis(&server), Client::redis(&server));
+    majority.kept.store(u64::MAX, SeqCst);
+    writer.ask("SET old 1\r\n", "+OK\r\n");
+    let first = majority.last();
+    assert!(first > 0);
+    majority.kept.store(first, SeqCst);
+    majority.seen.store(first, SeqCst);
+    writer.send("SET new 1\r\n");
+    while majority.last() == first {
+        std::thread::yield_now();
+    }
+    reader.ask("GET old\r\nDBSIZE\r\n", "$1\r\n1\r\n:2\r\n");
+    majority.kept.store(u64::MAX, SeqCst);
+    writer.expect("+OK\r\n");
 }
 
 /// A server whose disk refuses has changes that it would lose.

@@ -95,6 +95,7 @@ impl<M: Memory + 'static> Drive<M> {
         if state.refusal().is_some() {
             state.replica.handle_refusing_disk(boot_ns());
         }
+        state.probe_primary(&self.group);
         state.carry_out(&self.group);
     }
 

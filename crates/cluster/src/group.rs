@@ -47,6 +47,8 @@ const REST: Duration = Duration::from_millis(1);
 const DISK_PATIENCE: Duration = Duration::from_secs(1);
 /// The longest ring, in bytes: a part of it is one READ.
 const RING_MAX: u64 = 1 << 30;
+/// How often within a lease a backup looks whether its primary's card answers.
+const PROBES: u32 = 3;
 
 /// How a node takes part in a group.
 #[derive(Clone, Copy, Debug)]
@@ -284,6 +286,8 @@ pub(crate) struct GroupState {
     pub(crate) told: (Position, u32),
     /// When something was committed last.
     pub(crate) advanced: Instant,
+    /// When this node last looked whether its primary's card answers.
+    probed: Instant,
     pub(crate) service: Option<String>,
     /// Why the group did not begin yet, as far as the service has said.
     pub(crate) waits: Option<String>,
@@ -367,6 +371,7 @@ impl Group {
             posted_to: Mark::default(),
             told: (Position::NONE, 0),
             advanced: Instant::now(),
+            probed: Instant::now(),
             service: None,
             waits: None,
             broken: 0,
@@ -542,8 +547,8 @@ impl Group {
         state.check().is_ok().then(|| state.replica.epoch())
     }
 
-    /// Whether this node is a backup that follows its primary, and has heard from the service
-    /// within a lease's time that the primary's epoch is the latest one.
+    /// Whether this node is a backup that follows its primary, whose card answers its own, and has
+    /// heard from the service within a lease's time that the primary's epoch is the latest one.
     #[must_use]
     pub fn follows(&self) -> bool {
         self.lock().follows()
@@ -637,6 +642,18 @@ impl GroupState {
             && self.failure.is_none()
             && self.replica.is_of_one_time()
             && self.replica.has_heard(boot_ns())
+    }
+
+    /// A backup that hears nothing has nothing to write, and so would not find out that its primary
+    /// does not reach it: it looks, now and then.
+    pub(crate) fn probe_primary(&mut self, group: &Group) {
+        let is_due = self.probed.elapsed() >= group.options.lease / PROBES;
+        if !is_due || self.replica.standing() != Standing::Backup(true) {
+            return;
+        }
+        self.probed = Instant::now();
+        let link = self.replica.primary().and_then(|primary| self.links.get_mut(&primary));
+        link.into_iter().for_each(Link::probe);
     }
 
     fn address_of(&self, node: NodeId) -> Option<Address> {

@@ -46,6 +46,7 @@ enum Posting {
     Short { at: u64, len: usize, bytes: [u8; SHORT] },
     Read { at: u64, len: u64, is_last: bool },
     Frame(Vec<u8>),
+    Probe,
 }
 
 /// What is free again, or there, when a request is done.
@@ -220,6 +221,14 @@ impl Link {
         self.waiting.push_back(Posting::Frame(frame));
     }
 
+    /// Looks whether the peer's card answers still, if nothing is on its way there: it is written
+    /// nothing, of which the peer hears nothing. If it does not answer, the link breaks.
+    pub(crate) fn probe(&mut self) {
+        if self.waiting.is_empty() {
+            self.waiting.push_back(Posting::Probe);
+        }
+    }
+
     /// Whether a frame sent now leaves soon.
     pub(crate) fn has_room(&self) -> bool {
         self.waiting.len() < FRAMES
@@ -264,6 +273,10 @@ impl Link {
                 self.slots.write_at(slot * FRAME, bytes)?;
                 let sge = self.slots.sge((slot * FRAME) as u64, bytes.len() as u32);
                 (SendOp::Send { imm: None, to: None }, Some(HeldUntil::Slot(slot)), sge, None)
+            }
+            Posting::Probe => {
+                let to = self.there(0, 0)?;
+                (SendOp::Write { to, imm: None }, None, Sge::default(), Some(&[][..]))
             }
         };
         self.posted += 1;

@@ -50,6 +50,7 @@ const CALM: Times = Times { lease: PATIENCE, patience: Duration::from_secs(2) };
 struct Trial {
     service: InProcess,
     times: Times,
+    devices: BTreeMap<NodeId, Device>,
     nodes: BTreeMap<NodeId, Member>,
     paces: BTreeMap<NodeId, Pace>,
 }
@@ -82,7 +83,8 @@ impl Trial {
     fn of_nobody(nodes: u64, times: Times) -> Trial {
         let names: Vec<_> = (1..=nodes).map(NodeId).collect();
         let service = InProcess::new(Configuration::first(names[0], names).unwrap());
-        Trial { service, times, nodes: BTreeMap::new(), paces: BTreeMap::new() }
+        let (devices, nodes, paces) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Trial { service, times, devices, nodes, paces }
     }
 
     fn start(&mut self, name: NodeId, ring_bytes: u64) {
@@ -93,6 +95,7 @@ impl Trial {
     fn start_sized(&mut self, name: NodeId, ring_bytes: u64, limit: u64) {
         let device = Device::open().unwrap();
         let group = Group::new(&device, options(name, ring_bytes, self.times)).unwrap();
+        self.devices.insert(name, device);
         let own = Options::new(limit, 7);
         let log = GroupLog(group.clone());
         let pace = self.paces.entry(name).or_default();
@@ -317,6 +320,25 @@ fn when_the_primary_goes_another_one_serves_what_was_acknowledged() {
             assert_eq!(read.unwrap(), Some(number.to_string()), "{key}");
         }
     }
+}
+
+/// A backup that no node reaches, while the service does, finds out, though nobody writes: what it
+/// has grows old.
+#[test]
+fn a_backup_that_its_primary_does_not_reach_does_not_follow() {
+    let trial = Trial::new(3, 1 << 16);
+    trial.put("key", "value");
+    trial.settle();
+    let backup = trial.backups()[0];
+    let until_follows = |follows: bool| {
+        let is_so = || (trial.nodes[&backup].group().follows() == follows).then_some(());
+        until(&format!("whether a backup follows is {follows}"), is_so);
+    };
+    until_follows(true);
+    trial.devices[&backup].impair(&"loss=100%".parse().unwrap()).unwrap();
+    until_follows(false);
+    trial.devices[&backup].impair(&"off".parse().unwrap()).unwrap();
+    until_follows(true);
 }
 
 /// Most backups stand still: the primary takes what its ring has room for, and refuses the rest.

@@ -89,8 +89,8 @@ fn answers_wait_for_the_log() {
     client.expect_end("");
 }
 
-/// A group of nodes: what it has kept, what answers about keys wait for, and up to where and when it
-/// was told last that answers wait.
+/// A group of nodes: what it has kept, what answers about keys wait for, and what it was told of
+/// last that answers wait for, and when.
 #[derive(Debug, Default)]
 struct Majority {
     kept: AtomicU64,

@@ -15,8 +15,8 @@ use super::sessions::Session;
 use crate::driver::Own;
 use crate::event::Event;
 use crate::message::{
-    Answer, Hello, Keep, MessageError, NAME_MAX, Object, SessionToken, Welcome, is_session_name,
-    of_other_version, parse_greeting,
+    Answer, Hello, Keep, MessageError, NAME_MAX, Object, Quotas, SessionToken, Welcome,
+    is_session_name, of_other_version, parse_greeting,
 };
 use crate::shared::Arena;
 use crate::text::printable;
@@ -130,9 +130,7 @@ impl Server {
         (uid, pid): (u32, i32),
         hello: &Hello,
     ) -> Result<u32, Refusal> {
-        let room = self.policy.rule(uid).quotas.arena_bytes;
-        let room = usize::try_from(room).unwrap_or(usize::MAX);
-        let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;
+        let (arena, file) = new_arena(&self.policy.rule(uid).quotas)?;
         let doorbell = Event::new().map_err(no_descriptors)?;
         // When there is room for the new one, so that none ends for nothing.
         if hello.anew {
@@ -295,6 +293,12 @@ impl Server {
     }
 }
 
+/// An arena as large as a session's quotas allow.
+pub(super) fn new_arena(quotas: &Quotas) -> Result<(Arena, OwnedFd), Refusal> {
+    let room = usize::try_from(quotas.arena_bytes).unwrap_or(usize::MAX);
+    Arena::create(room).map_err(|error| error.to_string())
+}
+
 /// A token that nobody can guess.
 pub(super) fn new_token() -> Result<SessionToken, Refusal> {
     let mut token = SessionToken::default();
@@ -308,7 +312,7 @@ pub(super) const OBJECTS: usize = 1024;
 
 /// A session's quotas, objects and descriptors: the last one is that of the gates by which others
 /// reached its memory before, if there are any. A guest gets neither objects nor gates.
-type Gathered = (crate::message::Quotas, Vec<Object>, Vec<OwnedFd>);
+type Gathered = (Quotas, Vec<Object>, Vec<OwnedFd>);
 
 fn gather(driver: &mut Own, slot: u16, is_guest: bool) -> Result<Gathered, Refusal> {
     let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;

@@ -61,8 +61,6 @@ pub(super) struct BehindStore {
 /// What a stored descriptor is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Part {
-    /// A session's arena.
-    Arena,
     /// What a session is, and which objects it has.
     Record,
     /// Memory that a session lends, by its number.
@@ -83,7 +81,6 @@ pub(crate) enum Stored {
 /// The name of a stored descriptor.
 pub(crate) fn name(stored: Stored) -> String {
     match stored {
-        Stored::Session(session, Part::Arena) => format!("{PREFIX}.{session}.arena"),
         Stored::Session(session, Part::Record) => format!("{PREFIX}.{session}.record"),
         Stored::Session(session, Part::Lent(number)) => format!("{PREFIX}.{session}.lent.{number}"),
         Stored::Session(session, Part::Kernel(opcode, version)) => {
@@ -98,7 +95,6 @@ pub(crate) fn parse(name: &str) -> Option<Stored> {
     let words: Vec<&str> = name.split('.').collect();
     let (session, part) = match words[..] {
         [PREFIX, "user", uid] => return Some(Stored::User(uid.parse().ok()?)),
-        [PREFIX, session, "arena"] => (session, Part::Arena),
         [PREFIX, session, "record"] => (session, Part::Record),
         [PREFIX, session, "lent", number] => (session, Part::Lent(number.parse().ok()?)),
         [PREFIX, session, "kernel", opcode, version] => {
@@ -109,9 +105,10 @@ pub(crate) fn parse(name: &str) -> Option<Stored> {
     Some(Stored::Session(session.parse().ok()?, part))
 }
 
-/// Is this the name of a stored descriptor, and not of a socket to listen on?
+/// Is this the name of a stored descriptor, and not of a socket to listen on? A daemon of another
+/// version may have given it.
 pub fn is_stored(name: &str) -> bool {
-    parse(name).is_some()
+    name.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with('.'))
 }
 
 impl FdStore {
@@ -281,23 +278,28 @@ mod tests {
     #[test]
     fn names_are_read_as_they_were_written() {
         let kernel = Part::Kernel(u64::MAX, u64::MAX);
-        for part in [Part::Arena, Part::Record, Part::Lent(0), Part::Lent(u32::MAX), kernel] {
+        for part in [Part::Record, Part::Lent(0), Part::Lent(u32::MAX), kernel] {
             let stored = Stored::Session(7, part);
             assert_eq!(parse(&name(stored)), Some(stored));
         }
         assert_eq!(parse(&name(Stored::User(1000))), Some(Stored::User(1000)));
-        let others = ["remora-nic.socket", "", "remora", "remora.x.arena", "remora.1.lent"];
+        let others = ["remora-nic.socket", "", "remora", "remora.x.record", "remora.1.lent"];
         for other in others.into_iter().chain([
-            "remora.1.arena.2",
+            "remora.1.arena",
+            "remora.1.record.2",
             "remora.1.lent.2.3",
             "remora.1.kernel.2",
             "remora.1.kernel.2.3.4",
             "remora.user",
             "remora.user.x",
-            "remora.user.1.arena",
+            "remora.user.1.record",
             "stored",
         ]) {
             assert_eq!(parse(other), None, "{other}");
+        }
+        assert!(is_stored("remora.1.arena"), "whatever it is");
+        for other in ["remora-nic.socket", "remora", "stored", ""] {
+            assert!(!is_stored(other), "{other}");
         }
     }
 

@@ -3,8 +3,10 @@
 //!
 //! A hostile client may lend anything. What could end the daemon by a signal, or block it, is
 //! refused here:
-//! - a memory file is mapped only if it is sealed against shrinking, and not of huge pages, which
-//!   may be missing when they are touched;
+//! - a memory file is mapped only if its length is sealed, and not of huge pages, which may be
+//!   missing when they are touched. One that shrinks would end the daemon; one that grows would be
+//!   more memory than counts, and that of a kept session outlives its client. (The daemon does not
+//!   set the seal itself: it would wait for the client's own long calls on the file.)
 //! - other files are read and written by system calls, in which the card stands: only files of file
 //!   systems whose server is the kernel, since a client could let a request to its own server wait
 //!   for ever. And only the daemon's own user lends such, or a user whom the policy trusts: who has
@@ -61,7 +63,7 @@ pub(crate) enum LentError {
     OtherUser,
     #[error(
         "the daemon reads and writes files of its own user, and of another only if its policy says \
-         lend_files: lend a memory file that is sealed against shrinking"
+         lend_files: lend a memory file whose length is sealed"
     )]
     OtherUsersFile,
     #[error("the process that has connected has ended")]
@@ -203,9 +205,9 @@ fn are_few(number: u64, limit: Option<u64>) -> bool {
     limit.is_some_and(|limit| number >= limit - limit / 4)
 }
 
-/// Maps a memory file that cannot shrink.
+/// Maps a memory file whose length cannot change.
 fn map(file: &OwnedFd) -> Result<Buffer, LentError> {
-    match usize::try_from(memfd::sealed_len(file.as_fd())?) {
+    match usize::try_from(memfd::fixed_len(file.as_fd())?) {
         Ok(len) if len > 0 => Ok(Buffer::map_only(file.as_fd(), 0, len)?),
         _ => Err(LentError::Empty),
     }
@@ -263,6 +265,8 @@ mod tests {
     use super::*;
     use crate::memory::tests::memory;
 
+    const LENGTH: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
     fn lender() -> Lender {
         let uid = rustix::process::geteuid().as_raw();
         let (may_lend_process_file, may_lend_files) = (false, false);
@@ -282,13 +286,25 @@ mod tests {
         let unsealed =
             Lent::take(Loan::Sealed, vec![file.try_clone().unwrap()], lender(), &mut memory);
         assert!(matches!(unsealed, Err(LentError::Map(MapError::NotSealed))));
-        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        fcntl_add_seals(&file, LENGTH).unwrap();
         let lent = Lent::take(Loan::Sealed, vec![file], lender(), &mut memory).unwrap();
         let bus = lent.bus(8184, 8).unwrap();
         assert_eq!(memory.fetch_add(bus, 7), Ok(0), "atomics work");
         assert_eq!(lent.bus(8185, 8), None);
         assert_eq!(lent.bus(u64::MAX, 8), None);
         lent.give_back(&mut memory);
+    }
+
+    /// What counts for quotas is all that the file will ever take.
+    #[test]
+    fn memory_whose_length_may_change_is_refused() {
+        let mut memory = memory();
+        for seals in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SHRINK | SealFlags::SEAL] {
+            let file = memory_file(4096);
+            fcntl_add_seals(&file, seals).unwrap();
+            let taken = Lent::take(Loan::Sealed, vec![file], lender(), &mut memory);
+            assert!(matches!(taken, Err(LentError::Map(MapError::NotSealed))), "{seals:?}");
+        }
     }
 
     #[test]
@@ -327,12 +343,12 @@ mod tests {
         if let Ok(file) = memfd_create("huge", huge)
             && ftruncate(&file, 2 << 20).is_ok()
         {
-            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+            fcntl_add_seals(&file, LENGTH).unwrap();
             let taken = Lent::take(Loan::Sealed, vec![file], lender(), &mut memory);
             assert!(matches!(taken, Err(LentError::Map(MapError::NotMemory))), "{taken:?}");
         }
         let constant = memory_file(4096);
-        fcntl_add_seals(&constant, SealFlags::SHRINK | SealFlags::WRITE).unwrap();
+        fcntl_add_seals(&constant, LENGTH | SealFlags::WRITE).unwrap();
         let taken = Lent::take(Loan::Sealed, vec![constant], lender(), &mut memory);
         assert!(matches!(taken, Err(LentError::Map(MapError::Refused { .. }))), "{taken:?}");
     }
@@ -358,7 +374,7 @@ mod tests {
         let refused = taken.unwrap_err().to_string();
         assert!(refused.contains("lend_files") && refused.contains("sealed"), "{refused}");
         let sealed = memory_file(4096);
-        fcntl_add_seals(&sealed, SealFlags::SHRINK).unwrap();
+        fcntl_add_seals(&sealed, LENGTH).unwrap();
         let lent = Lent::take(Loan::Sealed, vec![sealed], other, &mut memory).unwrap();
         lent.give_back(&mut memory);
         for allowed in [lender(), Lender { may_lend_files: true, ..other }] {

@@ -159,6 +159,22 @@ impl Pools {
     }
 }
 
+/// May a user have another of something that there are `most` of, and all users have `all` of? Each
+/// user has at most as many as are left, so that there are some for others; otherwise returns how
+/// many the user has. To count those takes time, and they are no more than all.
+pub(super) fn leaves_some(
+    most: usize,
+    all: usize,
+    mine: impl FnOnce() -> usize,
+) -> Result<(), usize> {
+    let left = most.saturating_sub(all);
+    if all < left {
+        return Ok(());
+    }
+    let mine = mine();
+    if mine < left { Ok(()) } else { Err(mine) }
+}
+
 /// A kind of object that a quota bounds, and how much of it is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ask {

@@ -10,11 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use remora_nic::Key;
 use remora_nic::nic::PassEnd;
 
+use super::objects::leaves_some;
 use crate::memory::memfd::MapError;
 use crate::shared::Gates;
 use crate::shared::gates::{GATES, SENDERS};
 
-/// The most passes at a time.
+/// The most passes at a time, of all users.
 pub(super) const MOST: usize = 4096;
 
 /// All passes.
@@ -45,6 +46,8 @@ struct Owner {
 /// A pass, whose gate is open.
 #[derive(Clone, Copy, Debug)]
 struct Open {
+    /// The user of both sessions.
+    uid: u32,
     sender: u16,
     owner: u16,
     /// The queue pairs of either.
@@ -94,24 +97,28 @@ impl Passes {
 
     /// Gives the session `sender`, whose only process is `client`, a pass to memory of `owner`, in
     /// the place of one that it may have for the same requests; `None` if there are as many as
-    /// there may be.
+    /// there may be, or the user `uid`, whose sessions these are, would leave too few to others.
     pub(crate) fn give(
         &mut self,
+        uid: u32,
         (sender, client, owner): (u16, u32, u16),
         ends: [u32; 2],
         key: Key,
     ) -> Option<Gate> {
         let is_same = |open: &Open| (open.sender, open.ends, open.key) == (sender, ends, key);
+        let before = self.open.len();
         self.end_those(is_same);
-        if self.open.len() >= MOST {
-            return None;
+        let is_another = self.open.len() == before;
+        if is_another {
+            let mine = || self.open.iter().filter(|open| open.uid == uid).count();
+            leaves_some(MOST, before, mine).ok()?;
         }
         let of = self.owners.get_mut(&owner)?;
         let line = of.line_of(client)?;
         let gate = of.take_gate()?;
         self.mark += 1;
         of.gates.admit(gate, self.mark);
-        self.open.push(Open { sender, owner, ends, key, gate });
+        self.open.push(Open { uid, sender, owner, ends, key, gate });
         Some(Gate { gate, sender: line, mark: self.mark })
     }
 
@@ -223,8 +230,8 @@ mod tests {
     fn a_pass_ends_with_either_queue_pair_with_the_key_and_with_either_session() {
         let ends = |act: &dyn Fn(&mut Passes)| {
             let (mut passes, gates) = lent();
-            let gone = passes.give((0, 0, 1), [10, 20], 5).unwrap();
-            let stays = passes.give((2, 2, 1), [11, 21], 6).unwrap();
+            let gone = passes.give(7, (0, 0, 1), [10, 20], 5).unwrap();
+            let stays = passes.give(7, (2, 2, 1), [11, 21], 6).unwrap();
             act(&mut passes);
             assert!(!is_open(&gates, gone));
             is_open(&gates, stays)
@@ -239,12 +246,37 @@ mod tests {
     #[test]
     fn gates_are_given_again_and_marks_are_not() {
         let (mut passes, gates) = lent();
-        let first = passes.give((0, 0, 1), [10, 20], 5).unwrap();
-        let again = passes.give((0, 0, 1), [10, 20], 5).unwrap();
+        let first = passes.give(7, (0, 0, 1), [10, 20], 5).unwrap();
+        let again = passes.give(7, (0, 0, 1), [10, 20], 5).unwrap();
         assert!(first.gate == again.gate && first.mark != again.mark, "{first:?} {again:?}");
         assert!(!is_open(&gates, first) && is_open(&gates, again));
         assert_eq!(passes.open.len(), 1);
-        assert_eq!(passes.give((0, 0, 3), [1, 2], 5), None, "session 3 lends nothing so");
+        assert_eq!(passes.give(7, (0, 0, 3), [1, 2], 5), None, "session 3 lends nothing so");
+    }
+
+    #[test]
+    fn however_many_one_user_takes_others_have_some() {
+        let mut passes = Passes::default();
+        for owner in 1..=4 {
+            passes.share(owner, Gates::create().unwrap().1).unwrap();
+        }
+        let mut key = 0;
+        let mut take_all = |passes: &mut Passes, uid, owner| {
+            let before = key;
+            while passes.give(uid, (10 + owner, 0, owner), [10, 20], key).is_some() {
+                key += 1;
+            }
+            key - before
+        };
+        // Each owner has so many gates.
+        let taken =
+            [(7, 1), (7, 2), (8, 3), (9, 4)].map(|(uid, of)| take_all(&mut passes, uid, of));
+        assert_eq!(taken, [GATES, MOST as u32 / 2 - GATES, 1024, 512]);
+        assert_eq!(take_all(&mut passes, 7, 3), 0);
+        let again = passes.give(7, (11, 0, 1), [10, 20], 0);
+        assert!(again.is_some(), "in the place of one that it has");
+        passes.forget(1);
+        assert_ne!(take_all(&mut passes, 9, 4), 0, "there are more left");
     }
 
     #[test]
@@ -252,16 +284,16 @@ mod tests {
         let (mut passes, gates) = lent();
         for sender in 0..SENDERS as u16 {
             let of = (sender + 2, u32::from(sender) + 2, 1);
-            assert!(passes.give(of, [10, 20], 5).is_some());
+            assert!(passes.give(7, of, [10, 20], 5).is_some());
         }
-        assert_eq!(passes.give((999, 999, 1), [10, 20], 5), None, "there is no line left");
+        assert_eq!(passes.give(7, (999, 999, 1), [10, 20], 5), None, "there is no line left");
         passes.leave(7);
-        assert_eq!(passes.give((999, 999, 1), [10, 20], 5), None, "7 may still be within");
+        assert_eq!(passes.give(7, (999, 999, 1), [10, 20], 5), None, "7 may still be within");
         passes.gone(7);
-        let line = passes.give((999, 999, 1), [10, 20], 5).unwrap().sender;
+        let line = passes.give(7, (999, 999, 1), [10, 20], 5).unwrap().sender;
         assert_eq!(line, 5, "that of the one that has gone");
         for key in 0..GATES {
-            passes.give((2, 2, 1), [10, 20], 100 + key);
+            passes.give(7, (2, 2, 1), [10, 20], 100 + key);
         }
         assert_eq!(passes.open.len(), GATES as usize);
         passes.leave(1);

@@ -130,8 +130,9 @@ fn give(
     if engine.objects.owner(Object::Qp(pass.dest_qp)) != Some(owner) {
         return None;
     }
+    let uid = engine.session(sender)?.user.uid;
     let Gate { gate, sender, mark } =
-        engine.passes.give((sender, client, owner), [qpn, pass.dest_qp], key)?;
+        engine.passes.give(uid, (sender, client, owner), [qpn, pass.dest_qp], key)?;
     let (iova, len, access) = (pass.iova, pass.len, pass.access);
     let pass = Pass { gate, sender, mark, offset: pass.bus - base, iova, len, access };
     Some((pass, [gates, memory]))

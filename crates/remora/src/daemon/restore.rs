@@ -7,6 +7,10 @@
 //! whose peers have seen their connection end, completion queues, windows, and regions in memory
 //! that was reached by system calls in the client's process. A restored session waits for its
 //! client, as one that is kept.
+//!
+//! Its arena is a new one, too: nothing that survives is in an arena, and a client of the daemon
+//! before may not have looked since that one ended. What it finds in the arena that it has mapped
+//! is what that daemon wrote last, and what it still writes there reaches nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,10 +19,10 @@ use std::time::Instant;
 use remora_nic::MrInit;
 use rustix::event::epoll;
 
-use super::admission::{new_token, share};
+use super::admission::{new_arena, new_token, share};
 use super::answers::KEPT_FILES;
 use super::clients::Then;
-use super::fd_store::{BehindStore, FdStore, Part, Stored, name, parse};
+use super::fd_store::{BehindStore, FdStore, Part, Stored, is_stored, name, parse};
 use super::lent::{Lender, Lent};
 use super::policy::Rule;
 use super::record::{Entry, Head, Record};
@@ -27,10 +31,8 @@ use super::sessions::Session;
 use crate::commands::Place;
 use crate::driver::Own;
 use crate::event::Event;
-use crate::memory::memfd;
 use crate::memory::reopened;
 use crate::message::{Keep, Loan, Object};
-use crate::shared::Arena;
 use crate::wake_socket::Wake;
 
 /// What a daemon has given back to its clients.
@@ -67,6 +69,8 @@ impl Server {
                     sessions.entry(session).or_default().insert(part, descriptor);
                 }
                 Some(Stored::User(uid)) => cards.push((uid, descriptor)),
+                // Of a daemon of another version.
+                None if is_stored(&name) => store.remove(&name),
                 None => {}
             }
         }
@@ -104,7 +108,6 @@ impl Server {
     fn restore_session(&mut self, session: u32, mut parts: Parts) -> Result<u32, Refusal> {
         let stored = parts.keys().copied().collect();
         let record = parts.remove(&Part::Record).ok_or("it has no record")?;
-        let arena = parts.remove(&Part::Arena).ok_or("it has no arena")?;
         let (mut record, head, entries) =
             Record::open(record).map_err(|error| error.to_string())?;
         let kernels = parts.split_off(&Part::Kernel(0, 0));
@@ -119,7 +122,7 @@ impl Server {
         let (mut regions, mut lent) = (0, BTreeSet::new());
         let card = self.dma.card(head.uid);
         let slot = self.device.live.command_own(|driver| {
-            let slot = attach(driver, arena, &head, &rule)?;
+            let slot = attach(driver, &head, &rule)?;
             if let Some(of) = driver.engine.as_deref_mut().and_then(|e| e.session(slot)) {
                 of.card = card;
             }
@@ -176,19 +179,17 @@ impl Server {
             return;
         }
         let (head, slot) = (held.head(), held.slot);
-        let files = self.device.live.command_own(|driver| {
+        let record = self.device.live.command_own(|driver| {
             let of = driver.engine.as_deref_mut()?.session(slot)?;
             if is_new && of.record.is_none() {
                 let record = Record::create(&head, &of.quotas);
                 of.record = record.inspect_err(|error| tracing::warn!(%error, "no record")).ok();
-                let files = (of.file.try_clone().ok()?, of.record.as_ref()?.file());
-                return Some((files.0, files.1.try_clone_to_owned().ok()?));
+                return of.record.as_ref()?.file().try_clone_to_owned().ok();
             }
             of.record.iter().for_each(|record| record.set_head(&head));
             None
         });
-        if let Some((arena, record)) = files {
-            self.put(session, Part::Arena, arena.as_fd());
+        if let Some(record) = record {
             self.put(session, Part::Record, record.as_fd());
         }
     }
@@ -321,10 +322,10 @@ impl Server {
     }
 }
 
-/// Adds a session with the arena that it had; returns its place in the engine.
-fn attach(driver: &mut Own, file: OwnedFd, head: &Head, rule: &Rule) -> Result<u16, Refusal> {
+/// Adds a session with a new arena; returns its place in the engine.
+fn attach(driver: &mut Own, head: &Head, rule: &Rule) -> Result<u16, Refusal> {
     let engine = driver.engine.as_deref_mut().ok_or("the daemon ends")?;
-    let arena = Arena::take_over(file.as_fd()).map_err(|error| error.to_string())?;
+    let (arena, file) = new_arena(&rule.quotas)?;
     arena.set_epoch(head.epoch);
     let events = || Ok::<_, std::io::Error>((Event::new()?, Wake::new()?));
     let events = events().map_err(|error| error.to_string())?;
@@ -357,7 +358,6 @@ fn fill(
             lost.push(entry.object());
         }
     }
-    clear(driver, slot);
     lost
 }
 
@@ -406,16 +406,4 @@ fn make(
         }
     }
     Some(())
-}
-
-/// The pages of an arena that are no card memory are zero again: new queues rely on it.
-fn clear(driver: &mut Own, slot: u16) {
-    let engine = driver.engine.as_deref_mut();
-    let Some(of) = engine.and_then(|engine| engine.session(slot)) else { return };
-    for free in of.parts.free() {
-        let (from, len) = (free.start as u64, free.len() as u64);
-        if let Err(error) = memfd::punch(of.file.as_fd(), from, len) {
-            tracing::error!(%error, "cannot clear an arena");
-        }
-    }
 }

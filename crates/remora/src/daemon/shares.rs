@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::engine::Engine;
-use super::objects::Kind;
+use super::objects::{Kind, leaves_some};
 use super::session_queues::{SessionQueues, User};
 
 /// The most memberships in multicast groups of one session, of the card's [`ALL_GROUPS`].
@@ -14,18 +14,10 @@ const GROUPS: usize = 128;
 pub(super) const ALL_GROUPS: u32 = 1024;
 
 impl Engine {
-    /// May a session's user have another object of a kind? All its sessions have together at most
-    /// as many as are left, so that there are some for others; otherwise returns how many it has.
+    /// May a session's user have another object of a kind? Otherwise returns how many it has.
     pub(super) fn room_for_user(&self, session: u16, kind: Kind) -> Result<(), usize> {
-        let all = self.objects.all.of(kind);
-        let left = self.pools.of(kind).saturating_sub(all);
-        // To ask each session takes time, and one user has no more than all of them.
-        if all < left {
-            return Ok(());
-        }
-        let (_, mine) = self.of_user(session);
-        let mine = mine.map(|of| of.usage.of(kind)).sum();
-        if mine < left { Ok(()) } else { Err(mine) }
+        let mine = || self.of_user(session).1.map(|of| of.usage.of(kind)).sum();
+        leaves_some(self.pools.of(kind), self.objects.all.of(kind), mine)
     }
 
     /// Pieces of memory that all sessions of a session's user lend, and the most that they may.

@@ -21,9 +21,10 @@ pub enum MapError {
          MFD_HUGETLB"
     )]
     NotMemory,
-    /// The file may be cut while it is mapped, which would end the process that touches it.
+    /// The file may be cut while it is mapped, which would end the process that touches it, or grow
+    /// where its length counts.
     #[error(
-        "this memory may be cut while it is mapped: seal its length first \
+        "the length of this memory may change while it is mapped: seal it first \
          (F_SEAL_SHRINK and F_SEAL_GROW)"
     )]
     NotSealed,
@@ -58,7 +59,7 @@ pub enum MapError {
 pub fn sealed(name: &str, len: u64) -> io::Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    fcntl_add_seals(&file, FIXED | SealFlags::SEAL)?;
     Ok(file)
 }
 
@@ -89,8 +90,10 @@ pub(crate) fn read_constant(file: BorrowedFd<'_>, max: usize) -> io::Result<Vec<
     Ok(bytes)
 }
 
+/// What keeps a file as long as it is.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// What keeps a file as it is.
-const CONSTANT: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
+const CONSTANT: SealFlags = FIXED.union(SealFlags::WRITE);
 
 /// Gives pages of a file of memory back to the system: they read as zeroes.
 ///
@@ -121,8 +124,20 @@ pub(crate) fn check(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), M
 /// # Errors
 /// It is another file, of whose server nothing was asked, or its length is not sealed.
 pub(crate) fn sealed_len(file: BorrowedFd<'_>) -> Result<u64, MapError> {
-    let seals = fcntl_get_seals(file).map_err(|_| MapError::NotMemory)?;
-    if !seals.contains(SealFlags::SHRINK) {
+    len_behind(file, SealFlags::SHRINK)
+}
+
+/// The length of a file in memory that can never change, in bytes.
+///
+/// # Errors
+/// As [`sealed_len`].
+pub(crate) fn fixed_len(file: BorrowedFd<'_>) -> Result<u64, MapError> {
+    len_behind(file, FIXED)
+}
+
+fn len_behind(file: BorrowedFd<'_>, seals: SealFlags) -> Result<u64, MapError> {
+    let found = fcntl_get_seals(file).map_err(|_| MapError::NotMemory)?;
+    if !found.contains(seals) {
         return Err(MapError::NotSealed);
     }
     Ok(len_of(file)?)

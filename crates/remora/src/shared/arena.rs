@@ -113,32 +113,17 @@ impl Arena {
         Ok((arena, file))
     }
 
-    /// Takes the arena that another daemon made, whatever its client has written there: the data
-    /// stays, and there are no queues and no events.
-    ///
-    /// # Errors
-    /// See [`ArenaError`].
-    pub fn take_over(file: BorrowedFd<'_>) -> Result<Arena, ArenaError> {
-        let len = memfd::len_of(file)? as usize;
-        Arena::anew(file, len, DATA)
-    }
-
     /// Makes an arena of the first `len` bytes of a memory file, whatever is there. Sessions that
     /// had it before have ended.
     ///
     /// # Errors
     /// See [`ArenaError`].
     pub fn renew(file: BorrowedFd<'_>, len: usize) -> Result<Arena, ArenaError> {
-        Arena::anew(file, len, len)
-    }
-
-    /// An arena whose first `zeroes` bytes are zero.
-    fn anew(file: BorrowedFd<'_>, len: usize, zeroes: usize) -> Result<Arena, ArenaError> {
         if len < DATA + PAGE || !len.is_multiple_of(PAGE) {
             return Err(ArenaError::Layout);
         }
         let arena = Arena { memory: Arc::new(Buffer::map(file, 0, len)?) };
-        memfd::punch(file, 0, zeroes as u64)?;
+        memfd::punch(file, 0, len as u64)?;
         arena.begin();
         Ok(arena)
     }

@@ -1,7 +1,6 @@
 //! Which pages of an arena are in use: the daemon's notes, which no client can reach.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use super::arena::{DATA, PAGE};
 
@@ -59,11 +58,6 @@ impl Parts {
         };
         let free: usize = self.free.iter().map(whole).sum();
         (DATA + self.len).next_multiple_of(page) - free
-    }
-
-    /// The ranges that are free.
-    pub fn free(&self) -> impl Iterator<Item = Range<usize>> {
-        self.free.iter().map(|(from, to)| *from..*to)
     }
 
     /// Gives back what [`Parts::take`] gave out as `len` bytes at `start`. The caller punches its

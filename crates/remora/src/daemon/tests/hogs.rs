@@ -147,6 +147,23 @@ fn the_sessions_of_a_user_have_no_more_bytes_together_than_the_users_share() {
     daemon.wait_until_empty();
 }
 
+/// A file that is lent is counted once.
+#[test]
+fn memory_that_may_grow_is_not_lent() {
+    let daemon = daemon_with("memory_bytes = 20000");
+    let client = daemon.client();
+    let file = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    let lend =
+        || client.asker.refusal(&ClientRequest::Lend(Loan::Sealed), &[file.as_fd()]).unwrap();
+    assert!(lend().contains("F_SEAL_GROW"));
+    rustix::fs::ftruncate(&file, 1 << 20).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+    let reason = lend();
+    assert!(reason.contains("20000 bytes"), "{reason}");
+}
+
 /// What a user's programs grant to the engine of the card's memory is as much memory as what the
 /// sessions lend.
 #[test]

@@ -198,7 +198,7 @@ fn memory_and_keys_outlive_the_daemon() {
     let queues = client.queues();
     card.write_dm(at + 4998, b"ok").unwrap();
     memory.write_at(4096, b"lent").unwrap();
-    assert_eq!(manager.of_sessions().len(), 3, "{:?}", manager.of_sessions());
+    assert_eq!(manager.of_sessions().len(), 2, "{:?}", manager.of_sessions());
     // Another one, which nobody keeps.
     let brief = daemon.client();
     brief.card().alloc_pd().unwrap();
@@ -226,6 +226,37 @@ fn memory_and_keys_outlive_the_daemon() {
     daemon.wait_until_empty();
 }
 
+/// A client that has not looked since its daemon was killed still has that one's arena mapped.
+#[test]
+fn a_client_of_a_daemon_that_is_gone_keeps_what_that_one_wrote() {
+    let manager = Manager::start("mapped");
+    let (daemon, _) = manager.daemon();
+    let client = Client::attach(&daemon, &kept("store")).unwrap();
+    let (mut mine, theirs) = (client.queues(), client.queues());
+    client.connect(&mine, &theirs.made);
+    client.connect(&theirs, &mine.made);
+    let dm = client.card().alloc_dm(128).unwrap();
+    let bytes = Bytes { place: Place::Device(dm), iova: 0, len: 128 };
+    let keys = [mine.pd, theirs.pd].map(|pd| client.card().reg_mr(pd, bytes, Access::all()));
+    let [from, to] = keys.map(Result::unwrap);
+    client.post(&mut mine, &write(17, (0, from), (64, to), 64));
+    until("it is done", || mine.completions.has_entry());
+    drop(daemon);
+
+    let (daemon, restored) = manager.daemon();
+    assert_eq!(restored, Restored { sessions: 1, regions: 2, lost: 0 });
+    let done = client.completion(&mut mine);
+    assert_eq!((done.wr_id, done.status), (17, Status::Success));
+    // What it writes is not in the way of the next client.
+    let again = Hello { token: Some(client.welcome.token), ..kept("store") };
+    let next = Client::attach(&daemon, &again).unwrap();
+    let (at, mut there) = (next.arena.memory().len() - 5, [0; 5]);
+    client.arena.memory().write_at(at, b"stray").unwrap();
+    next.arena.memory().read_at(at, &mut there).unwrap();
+    assert_eq!(there, [0; 5]);
+    assert_eq!((client.arena.epoch(), next.arena.epoch()), (1, 2));
+}
+
 #[test]
 fn card_memory_of_another_size_is_not_given_back() {
     let manager = Manager::start("sizes");
@@ -241,7 +272,7 @@ fn card_memory_of_another_size_is_not_given_back() {
     let policy = policy_with("card_memory = { near_bytes = 65536, far_bytes = 131072 }");
     let (daemon, restored) = Daemon::restored(policy, Some((manager.store(), manager.pass())));
     assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
-    assert_eq!(manager.names(), ["remora.1.arena", "remora.1.record"]);
+    assert_eq!(manager.names(), ["remora.1.record"]);
     let again = Hello { token: Some(client.welcome.token), ..kept("store") };
     let next = Client::attach(&daemon, &again).unwrap();
     assert_eq!(next.welcome.objects, [Object::Pd(pd)]);
@@ -266,7 +297,7 @@ fn memory_that_is_not_lent_any_more_leaves_the_store() {
     }
     let (daemon, restored) = manager.daemon();
     assert_eq!((restored.sessions, restored.lost), (1, 0));
-    let stored = ["remora.1.arena".to_owned(), name(kept_number), "remora.1.record".to_owned()];
+    let stored = [name(kept_number), "remora.1.record".to_owned()];
     assert_eq!(manager.of_sessions(), stored);
     let again = Hello { token: Some(client.welcome.token), ..kept("store") };
     let next = Client::attach(&daemon, &again).unwrap();
@@ -363,10 +394,7 @@ fn kernels_outlive_the_daemon() {
         echoes(&device);
     }
     device.undeploy(17).unwrap();
-    assert_eq!(
-        manager.of_sessions(),
-        ["remora.1.arena", "remora.1.kernel.18.0", "remora.1.record"]
-    );
+    assert_eq!(manager.of_sessions(), ["remora.1.kernel.18.0", "remora.1.record"]);
     // (The process may have another device of this name.)
     let name = device.ticket().unwrap().name;
     assert_eq!(daemon.observer().refusal(&ClientRequest::Evict(&name), &[]), None);
@@ -405,7 +433,7 @@ fn kernels_that_cannot_run_again_are_forgotten() {
     add("remora.1.kernel.9.1", file(b"rkernel\n\xff\xff\xff\xffother"));
     let (daemon, restored) = Daemon::restored(Policy::default(), Some((manager.store(), left)));
     assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
-    let rest = ["arena", "kernel.1.1", "kernel.2.1", "kernel.9.1", "record"];
+    let rest = ["kernel.1.1", "kernel.2.1", "kernel.9.1", "record"];
     let rest = rest.map(|part| format!("remora.1.{part}"));
     until("the others are forgotten", || manager.of_sessions() == rest);
     let again = Hello { token: Some(client.welcome.token), ..kept("store") };
@@ -415,7 +443,7 @@ fn kernels_that_cannot_run_again_are_forgotten() {
     // Its client may have it removed.
     assert_eq!(next.kernel(KernelRequest::Undeploy(9), &[]), KernelAnswer::Done);
     assert_eq!(next.kernel(KernelRequest::Undeploy(9), &[]), KernelAnswer::Unknown);
-    until("it is forgotten", || !manager.of_sessions().contains(&rest[3]));
+    until("it is forgotten", || !manager.of_sessions().contains(&rest[2]));
 }
 
 #[test]
@@ -472,20 +500,23 @@ fn what_the_store_has_wrong_is_left_out() {
     }
     drop(daemon);
     let mut left = manager.pass();
-    left.retain(|(name, _)| name != "remora.1.record");
-    let arena = left.iter().position(|(name, _)| name == "remora.2.arena").unwrap();
-    left[arena].1 = std::io::pipe().unwrap().0.into();
+    let record = |number: u32| {
+        let name = format!("remora.{number}.record");
+        left.iter().position(|(of, _)| *of == name).unwrap()
+    };
+    let [one, two, three] = [1, 2, 3].map(record);
+    left[one].1 = std::io::pipe().unwrap().0.into();
+    left[two].1 = left[three].1.try_clone().unwrap();
     left.push(("other.socket".into(), std::io::pipe().unwrap().0.into()));
-    left.push(("remora.9.lent.7".into(), std::io::pipe().unwrap().0.into()));
-    let names = ["remora.9.lent.7"];
-    for name in names {
+    // What another version has left is forgotten.
+    for name in ["remora.9.lent.7", "remora.3.arena"] {
+        left.push((name.into(), std::io::pipe().unwrap().0.into()));
         let pipe = std::io::pipe().unwrap().0.into();
         manager.kept.lock().unwrap().insert(name.into(), pipe);
     }
-    manager.kept.lock().unwrap().remove("remora.1.record");
     let (daemon, restored) = Daemon::restored(Policy::default(), Some((manager.store(), left)));
     assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 3 });
-    assert_eq!(manager.names(), ["remora.3.arena", "remora.3.record"]);
+    assert_eq!(manager.names(), ["remora.3.record"]);
     assert_eq!(daemon.device.in_use().pds, 1);
     // New sessions get other numbers than those that were there.
     assert!(daemon.client().welcome.session > 9);

@@ -7,9 +7,6 @@ use super::place::{Base, Place, Span, Word};
 use super::request::Request;
 use super::verb::{Class, Verb};
 
-/// The name of the queue whose requests are only copied.
-const PATTERNS: &str = "patterns";
-
 /// Which queue of which queue pair a program's queue is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
@@ -93,6 +90,8 @@ pub struct Item {
 pub struct Program {
     pub(crate) entries: Vec<Entry>,
     pub(super) queues: Vec<Queue>,
+    /// The queue whose requests are only copied and never run.
+    patterns: Option<QueueId>,
     pub(super) data: Vec<u8>,
     pub(super) relocations: Vec<Relocation>,
     items: Vec<Item>,
@@ -156,11 +155,16 @@ impl Program {
 
     /// The queue whose requests are only copied and never run; created at first use.
     pub(crate) fn patterns(&mut self) -> QueueId {
-        self.patterns_queue().unwrap_or_else(|| self.managed(PATTERNS, Start::Asleep))
+        if let Some(patterns) = self.patterns {
+            return patterns;
+        }
+        let patterns = self.managed("patterns", Start::Asleep);
+        self.patterns = Some(patterns);
+        patterns
     }
 
     pub(crate) fn patterns_queue(&self) -> Option<QueueId> {
-        self.queues.iter().position(|queue| queue.name == PATTERNS).map(QueueId)
+        self.patterns
     }
 
     /// Says that a label is not used after all.

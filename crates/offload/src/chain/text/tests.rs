@@ -94,6 +94,18 @@ fn a_break_in_no_block_leaves_its_loop() {
     }
 }
 
+#[test]
+fn a_queue_may_have_the_name_of_a_queue_of_the_compiler() {
+    for name in ["patterns", "main", "while", "after", "other"] {
+        let queue = format!("queue {name} {{\n write a -> b\n}}\n");
+        let program = "program {\n while x < 5 { add x, 1 }\n mov y, x\n}\n";
+        let data = "data a = 7\ndata b = 0\ndata x = 0\ndata y = 0\nshow b\nshow x\nshow y\n";
+        for items in [[queue.as_str(), program], [program, queue.as_str()]] {
+            assert_eq!(shows(&format!("{data}{}", items.concat())), [7, 5, 5], "{name}");
+        }
+    }
+}
+
 /// The first mistake: its line, column and message.
 fn mistake(text: &str) -> (usize, usize, String) {
     let wrong = parse(text).map(drop).unwrap_err();

@@ -375,3 +375,33 @@ fn mov_has_all_addressing_modes() {
         assert_eq!(costs[..4], [cost(1, 0, 0), cost(1, 0, 0), cost(2, 0, 1), cost(3, 1, 2)]);
     }
 }
+
+#[test]
+fn a_failure_names_a_request_of_its_queue_or_the_queue_alone() {
+    use super::element::Field;
+    use super::place::Word;
+    for (id, named) in [(None, true), (Some(999_999), false), (Some(0), false)] {
+        let mut program = Program::new();
+        let one = program.word("one", 1);
+        let other = program.managed("other", Start::Asleep);
+        // The first request of the program, and in another queue than the one that fails.
+        program.push(other, Request::noop());
+        let main = program.managed("main", Start::Running);
+        let fails = program.label("fails");
+        if let Some(id) = id {
+            let to = fails.field(Field::WrId).at;
+            program.push(main, Request::write_constant(Word::Number(id), to));
+        }
+        let to = fails.field(Field::Remote).at;
+        program.push(main, Request::write_constant(Word::Number(1), to));
+        program.put(main, fails, Request::write(&[one], one.at));
+        let mut card = ChainCard::new(&program, &[]).unwrap();
+        assert!(card.run(1000));
+        let failures = card.failures();
+        assert_eq!(failures.len(), 1);
+        assert_eq!((failures[0].queue, failures[0].label), (main, named.then_some(fails)));
+        let told = program.failure(&failures[0]);
+        let name = if named { "fails: " } else { "main: " };
+        assert!(told.starts_with(name), "{told}");
+    }
+}

@@ -494,16 +494,20 @@ impl Lowering<'_> {
     }
 
     fn condition(&self, text: &ConditionText) -> Lowered<Condition> {
-        let len = |value: &Value| match value {
-            Value::Place(place) => place.len.unwrap_or(0),
-            _ => 0,
-        };
-        let lens = [len(&text.left), len(&text.right)];
+        let lens = [self.compared_len(&text.left)?, self.compared_len(&text.right)?];
         if lens.iter().all(|len| *len > 6) || lens.iter().any(|len| *len > 8) {
             return self.same_bytes(text);
         }
         let (left, right) = (self.operand(&text.left)?, self.operand(&text.right)?);
         Ok(Condition::Compare(left, text.relation, right))
+    }
+
+    /// The length that a value is to be compared in; 0 if that is left open, as for a word without
+    /// a length, of which 48 bits are compared.
+    fn compared_len(&self, value: &Value) -> Lowered<u32> {
+        let Value::Place(place) = value else { return Ok(0) };
+        let len = self.names.span(place)?.len;
+        Ok(if place.len.is_some() || len > 8 { len } else { 0 })
     }
 
     /// A comparison of pieces that are longer than an operand.
@@ -514,7 +518,8 @@ impl Lowering<'_> {
                 return Ok(Condition::SameBytes(left, right));
             }
         }
-        let help = "longer pieces need `==` and equal lengths: `x:16 == y:16`";
+        let help = "longer pieces need `==` and equal lengths: `x:16 == y:16`; `x:6` is the first \
+                    48 bits of x";
         let message = "these pieces of memory cannot be compared";
         Err(Diagnostic::new(text.at.clone(), message, help))
     }

@@ -106,6 +106,26 @@ fn a_queue_may_have_the_name_of_a_queue_of_the_compiler() {
     }
 }
 
+#[test]
+fn long_places_without_a_length_are_compared_whole() {
+    let text = |condition: &str| {
+        format!(
+            "data a = \"abcdefgh1234\"\ndata b = \"abcdefXXXXXX\"\ndata c = \"abcdefgh1234\"\n\
+             data r = 0\nshow r\nprogram {{\n if {condition} {{ mov r, 1 }}\n}}\n"
+        )
+    };
+    assert_eq!(shows(&text("a == b")), [0]);
+    assert_eq!(shows(&text("a == c")), [1]);
+    // The first 48 bits are compared where the text says so.
+    assert_eq!(shows(&text("a:6 == b:6")), [1]);
+    assert_eq!(shows(&text("a:6 != b:6")), [0]);
+    for condition in ["a != b", "a < b", "a == 5", "5 == a", "a == r", "a:8 < b:8"] {
+        let wrong = parse(&text(condition)).map(drop).unwrap_err();
+        assert_eq!(wrong[0].message, "these pieces of memory cannot be compared", "{condition}");
+        assert!(wrong[0].help.contains("`x:6`"), "{}", wrong[0].help);
+    }
+}
+
 /// The first mistake: its line, column and message.
 fn mistake(text: &str) -> (usize, usize, String) {
     let wrong = parse(text).map(drop).unwrap_err();

@@ -346,7 +346,7 @@ fn mov_has_all_addressing_modes() {
             let index = w.program().word("index", 16);
             let out = w.program().words("out", &[Word::Number(0); 4]);
             let memory = array.at;
-            w.mov_constant(out.at, Word::Number(5));
+            w.mov_constant(out.word(0), Word::Number(5));
             w.mov(out.word(1).at, array.word(0));
             let plain = Pointer { register: pointer.at, index: None, memory };
             let indexed = Pointer { index: Some(index.at), ..plain };

@@ -8,7 +8,7 @@ use super::super::element::{Field, Label, OPERAND_BITS, QueueId};
 use super::super::mov::Pointer;
 use super::super::place::{Base, Place, Span, Word};
 use super::super::program::{Kind, Program, Start};
-use super::super::request::{Count, Request};
+use super::super::request::{Count, INLINE_MAX, Request};
 use super::super::verb::Verb;
 use super::diagnostic::Diagnostic;
 use super::source::{Shown, Source};
@@ -263,14 +263,57 @@ impl Names {
     }
 
     fn spans(&self, values: &[Value]) -> Lowered<Vec<Span>> {
-        let place = |value: &Value| match value {
-            Value::Place(place) => self.span(place),
-            other => {
-                let help = "put the value into `data`, and use the name of that data";
-                Err(Diagnostic::new(at_of(other), "expected memory, found a value", help))
-            }
+        values.iter().map(|value| self.span(place_of(value)?)).collect()
+    }
+
+    /// A place with its given length, or else its first 8 bytes.
+    fn register(&self, place: &PlaceText) -> Lowered<Span> {
+        let span = self.span(place)?;
+        Ok(if place.len.is_none() { span.part(0, span.len.min(8)) } else { span })
+    }
+
+    /// The word that an atomic works on, or that holds an address.
+    fn whole_word(&self, place: &PlaceText) -> Lowered<Place> {
+        let Span { at, len } = self.register(place)?;
+        if len == 8 {
+            return Ok(at);
+        }
+        let message = format!("this needs a word of 8 bytes, and the place has {len}");
+        let help = "name a place of 8 bytes, as `x:8` or `r2.head`";
+        Err(Diagnostic::new(place.at.clone(), message, help))
+    }
+
+    /// A value that an element holds, and the place that it is written to: of the given length, or
+    /// else a word, or as long as its field or data if that is shorter.
+    fn immediate(&self, value: &Value, to: &PlaceText) -> Lowered<(Word, Span)> {
+        let (word, to_span) = (self.word(value)?, self.register(to)?);
+        let len = to_span.len;
+        if len > INLINE_MAX {
+            let message = format!("an immediate has at most {INLINE_MAX} bytes");
+            let help = "put the value into `data`, and use the name of that data";
+            return Err(Diagnostic::new(to.at.clone(), message, help));
+        }
+        let fits = match word {
+            _ if len >= 8 => true,
+            Word::Address(_) => false,
+            number => number.resolve(|_| 0) >> (8 * len) == 0,
         };
-        values.iter().map(place).collect()
+        if !fits {
+            let message = format!("this value does not fit into {len} bytes");
+            let help = "give a smaller value, or a place of up to 8 bytes";
+            return Err(Diagnostic::new(at_of(value), message, help));
+        }
+        Ok((word, to_span))
+    }
+}
+
+fn place_of(value: &Value) -> Lowered<&PlaceText> {
+    match value {
+        Value::Place(place) => Ok(place),
+        other => {
+            let help = "put the value into `data`, and use the name of that data";
+            Err(Diagnostic::new(at_of(other), "expected memory, found a value", help))
+        }
     }
 }
 
@@ -368,14 +411,15 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
         (Verb::Write, [Value::Place(_), ..], [to]) => {
             Ok(Request::write(&names.spans(from)?, to.at))
         }
-        (Verb::Write, [value], [to]) => Ok(Request::write_constant(names.word(value)?, to.at)),
+        (Verb::Write, [value], [_]) => {
+            let (word, to) = names.immediate(value, &element.to[0])?;
+            Ok(Request::write_inline(word, to.len, to.at))
+        }
         (Verb::Read, [_], [_, ..]) => Ok(Request::read(names.spans(from)?[0].at, &into)),
         (Verb::CompareSwap, [place, expect], []) => {
-            let place = names.spans(std::slice::from_ref(place))?[0];
+            let at = names.whole_word(place_of(place)?)?;
             match &element.becomes {
-                Some(new) => {
-                    Ok(Request::compare_swap(place.at, names.word(expect)?, names.word(new)?))
-                }
+                Some(new) => Ok(Request::compare_swap(at, names.word(expect)?, names.word(new)?)),
                 None => fail("the value to swap in is missing", "`cas r2.head, noop:5 => write:5`"),
             }
         }
@@ -385,13 +429,9 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
             fail("these operands do not fit this verb", help)
         }
         (Verb::WriteImm, ..) => fail("the text form has no immediate data", "use `write`"),
-        (_, [place, operand], []) => {
-            let place = names.spans(std::slice::from_ref(place))?[0];
-            Ok(Request::calc(verb, place.at, names.word(operand)?))
-        }
-        (_, [place, operand], [before]) => {
-            let place = names.spans(std::slice::from_ref(place))?[0];
-            Ok(Request::calc(verb, place.at, names.word(operand)?).into_local(*before))
+        (_, [place, operand], [] | [_]) => {
+            let at = names.whole_word(place_of(place)?)?;
+            Ok(Request { local: into, ..Request::calc(verb, at, names.word(operand)?) })
         }
         _ => fail("these operands do not fit this verb", "`add x, 5` or `add x, 5 -> before`"),
     }
@@ -550,49 +590,40 @@ impl Lowering<'_> {
         place: &PlaceText,
         value: &Value,
     ) -> Lowered<()> {
-        let (verb, to) = (verb_of(verb)?, self.names.span(place)?);
-        let label = w.program().label("");
-        let operand = match value {
-            Value::Place(from) => {
-                let from = PlaceText { len: Some(8), ..from.clone() };
-                match self.names.span(&from) {
-                    Ok(from) => w.inject(from, label.field(Field::Operand).at),
-                    Err(diagnostic) => {
-                        w.program().forget(label);
-                        return Err(diagnostic);
-                    }
-                }
-                w.barrier();
-                Word::Number(0)
-            }
-            value => match self.names.word(value) {
-                Ok(word) => word,
-                Err(diagnostic) => {
-                    w.program().forget(label);
-                    return Err(diagnostic);
-                }
-            },
+        let (verb, to) = (verb_of(verb)?, self.names.whole_word(place)?);
+        let Value::Place(from) = value else {
+            w.push(Request::calc(verb, to, self.names.word(value)?));
+            return Ok(());
         };
-        w.put(label, Request::calc(verb, to.at, operand));
+        let from_span = self.names.register(from)?;
+        if from_span.len > 8 {
+            let help = "name its first word, as `x:8`";
+            let message = "an operand has at most 8 bytes";
+            return Err(Diagnostic::new(from.at.clone(), message, help));
+        }
+        let label = w.program().label("");
+        w.inject(from_span, label.field(Field::Operand).at);
+        w.barrier();
+        w.put(label, Request::calc(verb, to, Word::Number(0)));
         Ok(())
     }
 
     fn mov(&self, w: &mut Writer<'_>, to: &MovSide, from: &MovSide, at: &At) -> Lowered<()> {
         match (to, from) {
             (MovSide::Value(Value::Place(to)), MovSide::Value(Value::Place(from))) => {
-                let (to, from) = (self.register(to)?, self.register(from)?);
+                let (to, from) = (self.names.register(to)?, self.names.register(from)?);
                 w.mov(to.at, from.at.span(from.len.min(to.len)));
             }
             (MovSide::Value(Value::Place(to)), MovSide::Value(value)) => {
-                let to = self.names.span(&PlaceText { len: Some(8), ..to.clone() })?;
-                w.mov_constant(to.at, self.names.word(value)?);
+                let (value, to) = self.names.immediate(value, to)?;
+                w.mov_constant(to, value);
             }
             (MovSide::Value(Value::Place(to)), MovSide::Pointer(from)) => {
-                let (to, from) = (self.register(to)?, self.pointer(from)?);
+                let (to, from) = (self.names.register(to)?, self.pointer(from)?);
                 w.load(to, from);
             }
             (MovSide::Pointer(to), MovSide::Value(Value::Place(from))) => {
-                let (to, from) = (self.pointer(to)?, self.register(from)?);
+                let (to, from) = (self.pointer(to)?, self.names.register(from)?);
                 w.store(to, from);
             }
             _ => {
@@ -604,19 +635,10 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A place with its given length, or else its first 8 bytes.
-    fn register(&self, place: &PlaceText) -> Lowered<Span> {
-        let span = self.names.span(place)?;
-        Ok(if place.len.is_none() { span.part(0, span.len.min(8)) } else { span })
-    }
-
     fn pointer(&self, pointer: &PointerText) -> Lowered<Pointer> {
-        let word = |place: &PlaceText| {
-            self.names.span(&PlaceText { len: Some(8), ..place.clone() }).map(|span| span.at)
-        };
-        let index = pointer.index.as_ref().map(word).transpose()?;
+        let index = pointer.index.as_ref().map(|index| self.names.whole_word(index)).transpose()?;
         let memory = Place { base: Base::Data, offset: 0 };
-        Ok(Pointer { register: word(&pointer.register)?, index, memory })
+        Ok(Pointer { register: self.names.whole_word(&pointer.register)?, index, memory })
     }
 }
 

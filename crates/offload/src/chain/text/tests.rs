@@ -126,6 +126,74 @@ fn long_places_without_a_length_are_compared_whole() {
     }
 }
 
+#[test]
+fn an_immediate_is_as_long_as_its_place() {
+    let text = |statement: &str| {
+        format!(
+            "data x = 0x1111111111111111, 0x2222222222222222, 3\nshow x:8\nshow x + 8:8\n\
+             show r.id:6\nshow r.opcode\nqueue q managed asleep {{\n\
+             r: off write x:8 -> x id 7\n}}\n{statement}\n"
+        )
+    };
+    let (ones, twos) = (0x1111_1111_1111_1111_u64, 0x2222_2222_2222_2222);
+    let cases: [(&str, u64, u64); 4] = [
+        ("x, 5", 5, twos),
+        ("x:4, 0", 0x1111_1111_0000_0000, twos),
+        ("x + 6:2, 0xffff", 0xffff_1111_1111_1111, twos),
+        ("x:16, 5", 5, 0),
+    ];
+    for (operands, first, second) in cases {
+        let program = text(&format!("program {{\n mov {operands}\n}}"));
+        assert_eq!(shows(&program)[..2], [first, second], "{operands}");
+        let (to, value) = operands.split_once(", ").unwrap();
+        let queue = text(&format!("queue p {{\n write {value} -> {to}\n}}"));
+        assert_eq!(shows(&queue)[..2], [first, second], "{operands}");
+    }
+    let program = text("program {\n mov r.id, 5\n mov r.opcode, 3\n}");
+    let source = parse(&program).unwrap();
+    let mut card = ChainCard::new(&source.program, &[]).unwrap();
+    assert!(card.run(1000));
+    let value = |shown: &Shown| {
+        let addr = source.program.address(card.layout(), shown.span.at);
+        card.bytes(addr, shown.span.len as usize).to_vec()
+    };
+    let values: Vec<Vec<u8>> = source.shown.iter().map(value).collect();
+    assert_eq!(values[2..], [vec![5, 0, 0, 0, 0, 0], vec![3, 0]]);
+    assert_eq!(values[0], ones.to_le_bytes());
+    for operands in ["x:2, 0x10000", "r.opcode, 0x10000", "x:4, &x", "x:2, write:1"] {
+        let wrong = mistake(&text(&format!("program {{\n mov {operands}\n}}"))).2;
+        assert!(wrong.starts_with("this value does not fit into "), "{operands}: {wrong}");
+    }
+    let long = mistake("data x = zero 64\nprogram {\n mov x:25, 1\n}\n").2;
+    assert_eq!(long, "an immediate has at most 24 bytes");
+}
+
+#[test]
+fn a_calc_verb_works_on_a_word() {
+    let text = |lines: &str| {
+        format!("data x = 1, 2\ndata y = 0x100000002\nshow x\nqueue q {{ r: noop }}\n{lines}\n")
+    };
+    assert_eq!(shows(&text("program {\n add x:8, 5\n}")), [6]);
+    // A shorter operand is a smaller number.
+    assert_eq!(shows(&text("program {\n add x, y\n}")), [0x1_0000_0003]);
+    assert_eq!(shows(&text("program {\n add x, y:4\n}")), [3]);
+    let program = |statement: &str| format!("program {{\n {statement}\n}}");
+    let queue = |element: &str| format!("queue p {{\n {element}\n}}");
+    for (lines, has) in [
+        (program("add x:4, 1"), 4),
+        (program("max r.id, 1"), 6),
+        (program("add x:16, 1"), 16),
+        (program("mov x, [y:4]"), 4),
+        (queue("add x:4, 1"), 4),
+        (queue("cas x:4, 1 => 2"), 4),
+    ] {
+        let message = format!("this needs a word of 8 bytes, and the place has {has}");
+        assert_eq!(mistake(&text(&lines)).2, message, "{lines}");
+    }
+    let long = mistake(&text("program {\n add y, x:16\n}")).2;
+    assert_eq!(long, "an operand has at most 8 bytes");
+}
+
 /// The first mistake: its line, column and message.
 fn mistake(text: &str) -> (usize, usize, String) {
     let wrong = parse(text).map(drop).unwrap_err();

@@ -405,3 +405,17 @@ fn a_failure_names_a_request_of_its_queue_or_the_queue_alone() {
         assert!(told.starts_with(name), "{told}");
     }
 }
+
+#[test]
+fn completions_are_those_of_requests_that_count() {
+    let mut program = Program::new();
+    let queue = program.managed("queue", Start::Running);
+    for silent in [false, true, true, false] {
+        let noop = Request::noop();
+        program.push(queue, if silent { noop.silent() } else { noop });
+    }
+    let counts: Vec<u64> = (0..6).map(|index| program.completions(queue, index)).collect();
+    assert_eq!(counts, [1, 1, 1, 2, 2, 2]);
+    let empty = program.managed("empty", Start::Running);
+    assert_eq!(program.completions(empty, 0), 0);
+}

@@ -48,8 +48,27 @@ pub(super) fn lower(items: &[Item], wrong: &mut Vec<Diagnostic>) -> Source {
         if wrong.len() >= MISTAKES_MAX {
             break;
         }
+        if let Item::Program(_, _, at) | Item::Queue(QueueText { name: Name { at, .. }, .. }) = item
+            && source.program.len() > REQUESTS_MAX
+        {
+            report(wrong, too_many(at));
+            break;
+        }
     }
     source
+}
+
+/// Reports a mistake once.
+fn report(wrong: &mut Vec<Diagnostic>, diagnostic: Diagnostic) {
+    if !wrong.contains(&diagnostic) {
+        wrong.push(diagnostic);
+    }
+}
+
+fn too_many(at: &At) -> Diagnostic {
+    let message = format!("the program has more than {REQUESTS_MAX} requests");
+    let help = "use `loop` or `while` instead of `repeat`, and compare shorter pieces";
+    Diagnostic::new(at.clone(), message, help)
 }
 
 /// Gives the name of an item its meaning, and its place in the program.
@@ -466,24 +485,23 @@ impl Lowering<'_> {
         self.left = self.left.saturating_sub(1);
         for statement in block {
             self.left = self.left.saturating_sub(1);
-            if self.left == 0 || w.program().len() > REQUESTS_MAX {
-                let message = format!("the program has more than {REQUESTS_MAX} requests");
-                let help = "use `loop` or `while` instead of `repeat`";
-                let at = self.program_at.clone();
-                if self.wrong.iter().all(|wrong| wrong.message != message) {
-                    self.wrong.push(Diagnostic::new(at, message, help));
-                }
+            if let Err(diagnostic) = self.room_for(0, w) {
+                report(self.wrong, diagnostic);
                 return;
             }
             if self.wrong.len() >= MISTAKES_MAX {
                 return;
             }
-            if let Err(diagnostic) = self.statement(w, statement)
-                && !self.wrong.contains(&diagnostic)
-            {
-                self.wrong.push(diagnostic);
+            if let Err(diagnostic) = self.statement(w, statement) {
+                report(self.wrong, diagnostic);
             }
         }
+    }
+
+    /// Refuses so many more requests if they make the program too large.
+    fn room_for(&self, requests: usize, w: &Writer<'_>) -> Lowered<()> {
+        let has_room = self.left > 0 && w.program.len() + requests <= REQUESTS_MAX;
+        if has_room { Ok(()) } else { Err(too_many(&self.program_at)) }
     }
 
     fn statement(&mut self, w: &mut Writer<'_>, statement: &Statement) -> Lowered<()> {
@@ -491,7 +509,7 @@ impl Lowering<'_> {
             Statement::Mov(to, from, at) => self.mov(w, to, from, at),
             Statement::Calc(verb, place, value) => self.calc(w, verb, place, value),
             Statement::If(condition, then, otherwise) => {
-                let condition = self.condition(condition)?;
+                let condition = self.condition(w, condition)?;
                 let this = core::cell::RefCell::new(self);
                 w.if_else(
                     condition,
@@ -501,7 +519,7 @@ impl Lowering<'_> {
                 Ok(())
             }
             Statement::While(condition, body, at) => {
-                let condition = self.condition(condition)?;
+                let condition = self.condition(w, condition)?;
                 can_loop(w, at)?;
                 w.while_(condition, |w| self.block(w, body));
                 Ok(())
@@ -533,10 +551,10 @@ impl Lowering<'_> {
         }
     }
 
-    fn condition(&self, text: &ConditionText) -> Lowered<Condition> {
+    fn condition(&self, w: &Writer<'_>, text: &ConditionText) -> Lowered<Condition> {
         let lens = [self.compared_len(&text.left)?, self.compared_len(&text.right)?];
         if lens.iter().all(|len| *len > 6) || lens.iter().any(|len| *len > 8) {
-            return self.same_bytes(text);
+            return self.same_bytes(w, text);
         }
         let (left, right) = (self.operand(&text.left)?, self.operand(&text.right)?);
         Ok(Condition::Compare(left, text.relation, right))
@@ -551,11 +569,13 @@ impl Lowering<'_> {
     }
 
     /// A comparison of pieces that are longer than an operand.
-    fn same_bytes(&self, text: &ConditionText) -> Lowered<Condition> {
+    fn same_bytes(&self, w: &Writer<'_>, text: &ConditionText) -> Lowered<Condition> {
         if let (Value::Place(left), Value::Place(right)) = (&text.left, &text.right) {
             let (left, right) = (self.names.span(left)?, self.names.span(right)?);
             if left.len == right.len && text.relation == Relation::Equal {
-                return Ok(Condition::SameBytes(left, right));
+                let condition = Condition::SameBytes(left, right);
+                self.room_for(condition.least_requests(), w)?;
+                return Ok(condition);
             }
         }
         let help = "longer pieces need `==` and equal lengths: `x:16 == y:16`; `x:6` is the first \

@@ -194,6 +194,24 @@ fn a_calc_verb_works_on_a_word() {
     assert_eq!(long, "an operand has at most 8 bytes");
 }
 
+#[test]
+fn a_program_has_a_bounded_number_of_requests() {
+    let long = "data x = 0\ndata y = zero 400000\ndata z = zero 400000\n";
+    let message = "the program has more than 16384 requests";
+    let noops = "\n noop".repeat(16_385);
+    let adds = "\n add x, 1".repeat(16_383);
+    for text in [
+        format!("{long}program doorbell {{\n if y:400000 == z:400000 {{ add x, 1 }}\n}}\n"),
+        format!("{long}program {{\n while y == z {{ add x, 1 }}\n}}\n"),
+        format!("{long}program {{{adds}\n mov x, [x + x]\n}}\n"),
+        format!("{long}queue q {{{noops}\n}}\n"),
+    ] {
+        let wrong = parse(&text).map(drop).unwrap_err();
+        assert_eq!((wrong.len(), wrong[0].message.as_str()), (1, message));
+    }
+    assert_eq!(shows(&format!("{long}show x\nprogram {{{adds}\n add x, 1\n}}\n")), [16_384]);
+}
+
 /// The first mistake: its line, column and message.
 fn mistake(text: &str) -> (usize, usize, String) {
     let wrong = parse(text).map(drop).unwrap_err();

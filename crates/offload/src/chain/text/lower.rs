@@ -1,6 +1,5 @@
 //! From [`Item`]s to a program: resolves names and writes requests.
 
-use core::ops::Range;
 use std::collections::BTreeMap;
 
 use super::super::construct::{Condition, Operand, Order, Relation, Writer};
@@ -9,7 +8,7 @@ use super::super::mov::Pointer;
 use super::super::place::{Base, Place, Span, Word};
 use super::super::program::{Kind, Program, Start};
 use super::super::request::{Count, INLINE_MAX, Request};
-use super::super::verb::Verb;
+use super::super::verb::{Class, Verb};
 use super::diagnostic::Diagnostic;
 use super::source::{Shown, Source};
 use super::syntax::{
@@ -30,8 +29,18 @@ type Lowered<T> = Result<T, Diagnostic>;
 #[derive(Clone, Copy)]
 enum Meaning {
     Data(Span),
-    Request(Label, Verb),
+    Request(Named),
     Queue(QueueId),
+}
+
+/// A request with a label.
+#[derive(Clone, Copy)]
+struct Named {
+    label: Label,
+    verb: Verb,
+    queue: QueueId,
+    /// No WAIT counts its completion.
+    silent: bool,
 }
 
 #[derive(Default)]
@@ -80,11 +89,15 @@ fn declare(program: &mut Program, names: &mut Names, item: &Item, wrong: &mut Ve
             declared.push((name, Meaning::Data(span)));
         }
         Item::Queue(queue) => {
-            declared.push((&queue.name, Meaning::Queue(add_queue(program, queue))));
+            let id = add_queue(program, queue);
+            declared.push((&queue.name, Meaning::Queue(id)));
             for element in &queue.elements {
                 let verb = Verb::named(&element.verb.text).unwrap_or(Verb::Noop);
-                if let Some(label) = &element.label {
-                    declared.push((label, Meaning::Request(program.label(&label.text), verb)));
+                let silent = element.silent || verb.class() == Class::Order;
+                if let Some(name) = &element.label {
+                    let label = program.label(&name.text);
+                    let named = Named { label, verb, queue: id, silent };
+                    declared.push((name, Meaning::Request(named)));
                 }
             }
         }
@@ -226,7 +239,7 @@ impl Names {
     fn span(&self, place: &PlaceText) -> Lowered<Span> {
         let whole = match (self.get(&place.name)?, &place.field) {
             (Meaning::Data(span), None) => span,
-            (Meaning::Request(label, verb), Some(field)) => {
+            (Meaning::Request(Named { label, verb, .. }), Some(field)) => {
                 let found = Field::named(&field.text, verb).ok_or_else(|| {
                     let message = format!("an element has no field `{}`", field.text);
                     let help = "fields are head, opcode, id, flags, src, dst, key, operand, new, \
@@ -379,7 +392,7 @@ fn put(
     id: QueueId,
     element: &ElementText,
 ) -> Lowered<()> {
-    let request = request(names, queue, element)?;
+    let request = request(program, names, queue, element)?;
     let most = request.local.len();
     if most > MAX_SGE {
         let message = format!("this element has {most} pieces of memory");
@@ -388,7 +401,7 @@ fn put(
     }
     let label = match &element.label {
         Some(name) => match names.get(name)? {
-            Meaning::Request(label, _) => label,
+            Meaning::Request(named) => named.label,
             _ => return Ok(()),
         },
         None => program.label(""),
@@ -398,7 +411,12 @@ fn put(
     Ok(())
 }
 
-fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<Request> {
+fn request(
+    program: &Program,
+    names: &Names,
+    queue: &QueueText,
+    element: &ElementText,
+) -> Lowered<Request> {
     let receives = queue.kind == QueueKind::Receive;
     let at = element.verb.at.clone();
     let fail = |message: &str, help: &str| Err(Diagnostic::new(at.clone(), message, help));
@@ -415,13 +433,7 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
     }
     let verb = verb_of(&element.verb)?;
     if let (Some(name), Some(count)) = (&element.queue, &element.count) {
-        let to = names.queue(name)?;
-        let count = count_of(names, count, &at)?;
-        return Ok(match verb {
-            Verb::Wait => Request::wait(to, count),
-            Verb::Enable => Request::enable(to, count),
-            _ => Request::enable_recv(to, count),
-        });
+        return order(program, names, verb, (name, count));
     }
     let from = element.from.as_slice();
     match (verb, from, into.as_slice()) {
@@ -456,19 +468,48 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
     }
 }
 
-/// The count of a `wait` or `enable`.
-fn count_of(names: &Names, count: &CountText, at: &Range<usize>) -> Lowered<Count> {
-    Ok(match count {
+/// A WAIT or ENABLE.
+fn order(
+    program: &Program,
+    names: &Names,
+    verb: Verb,
+    (name, count): (&Name, &CountText),
+) -> Lowered<Request> {
+    let to = names.queue(name)?;
+    let count = match count {
         CountText::Number(number) => Count::Number(*number),
         CountText::Gate => Count::Gate,
-        CountText::Through(label) => match names.get(label)? {
-            Meaning::Request(label, _) => Count::Through(label),
-            _ => {
-                let (message, help) = ("`through` needs a request", "`wait q through r1`");
-                return Err(Diagnostic::new(at.clone(), message, help));
-            }
-        },
+        CountText::Through(label) => through(program, names, (to, verb), label)?,
+    };
+    Ok(match verb {
+        Verb::Wait => Request::wait(to, count),
+        Verb::Enable => Request::enable(to, count),
+        _ => Request::enable_recv(to, count),
     })
+}
+
+/// The count up to a request, for a `verb` of `queue`.
+fn through(
+    program: &Program,
+    names: &Names,
+    (queue, verb): (QueueId, Verb),
+    name: &Name,
+) -> Lowered<Count> {
+    let fail = |message: String, help: &str| Err(Diagnostic::new(name.at.clone(), message, help));
+    let Meaning::Request(named) = names.get(name)? else {
+        return fail("`through` needs a request".to_owned(), "`wait q through r1`");
+    };
+    let name_of = |id: QueueId| &program.queues()[id.index()].name;
+    if named.queue != queue {
+        let (its, wanted) = (name_of(named.queue), name_of(queue));
+        let message = format!("`{}` stands in `{its}`, not in `{wanted}`", name.text);
+        return fail(message, "name the queue that the request stands in, or another request");
+    }
+    if named.silent && verb == Verb::Wait {
+        let help = "`silent` elements, WAIT and ENABLE are not counted: name an element that is";
+        return fail(format!("`{}` counts in no WAIT", name.text), help);
+    }
+    Ok(Count::Through(named.label))
 }
 
 struct Lowering<'a> {

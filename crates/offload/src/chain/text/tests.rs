@@ -212,6 +212,29 @@ fn a_program_has_a_bounded_number_of_requests() {
     assert_eq!(shows(&format!("{long}show x\nprogram {{{adds}\n add x, 1\n}}\n")), [16_384]);
 }
 
+#[test]
+fn a_count_through_a_request_is_that_of_its_queue() {
+    let text = |order: &str| {
+        format!(
+            "queue p {{\n r: noop\n s: noop silent\n w: wait p 1\n}}\n\
+             queue q managed {{\n {order}\n}}\n"
+        )
+    };
+    for order in ["wait p through r", "enable p through s", "enable p through w"] {
+        assert_eq!(parse(&text(order)).map(drop), Ok(()), "{order}");
+    }
+    let elsewhere = "`r` stands in `p`, not in `q`";
+    let cases = [
+        ("wait q through r", (7, 17, elsewhere)),
+        ("enable q through r", (7, 19, elsewhere)),
+        ("wait p through s", (7, 17, "`s` counts in no WAIT")),
+        ("wait p through w", (7, 17, "`w` counts in no WAIT")),
+    ];
+    for (order, (line, column, message)) in cases {
+        assert_eq!(mistake(&text(order)), (line, column, message.to_owned()), "{order}");
+    }
+}
+
 /// The first mistake: its line, column and message.
 fn mistake(text: &str) -> (usize, usize, String) {
     let wrong = parse(text).map(drop).unwrap_err();

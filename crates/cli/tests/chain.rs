@@ -110,6 +110,21 @@ fn a_request_that_fails_is_an_error() {
 }
 
 #[test]
+fn a_failure_without_its_number_names_its_queue() {
+    let folder = Folder::new();
+    let file = folder.path("numbers.chain");
+    let text = "data a = 5\ndata b = 0\nqueue work managed {\n write 999999 -> r.wr_id\n\
+                write 1 -> r.dst\n r: write a -> b\n}\n";
+    fs::write(&file, text).unwrap();
+    for command in ["run", "trace"] {
+        let run = chain(&[command, file.to_str().unwrap()]);
+        assert_eq!(run.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(error.contains("a request failed: work: "), "{error}");
+    }
+}
+
+#[test]
 fn rule_110_is_computed_and_checked() {
     let run = chain(&["automaton", "--cells", "16", "--generations", "6", "--json"]);
     assert!(run.status.success());

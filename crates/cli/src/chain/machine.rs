@@ -96,11 +96,9 @@ impl TuringMachine {
         for _ in 0..steps {
             machine.step(&mut plain);
         }
-        if let Some((_, label, status)) = card.failures().first() {
-            let request = compiled.program.title(*label);
-            bail!(
-                "after {steps} steps the head left the tape ({request}: {status}): make it longer"
-            );
+        if let Some(failure) = card.failures().first() {
+            let failure = compiled.program.failure(failure);
+            bail!("after {steps} steps the head left the tape ({failure}): make it longer");
         }
         let symbols = Compiled::symbols(card.bytes(addr, compiled.tape.len as usize));
         // A machine that does not halt may have been stopped within a step.

@@ -35,10 +35,7 @@ impl Outcome {
         };
         let shown =
             |shown: &text::Shown| Shown { name: shown.name.clone(), value: value(&shown.span) };
-        let failures = failed
-            .iter()
-            .map(|(_, label, status)| format!("{}: {status}", program.title(*label)))
-            .collect();
+        let failures = failed.iter().map(|failure| program.failure(failure)).collect();
         let shown = source.shown.iter().map(shown).collect();
         let answers = card.answers();
         let answers = answers.iter().map(|bytes| program.bytes_name(card.layout(), bytes));

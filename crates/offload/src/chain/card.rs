@@ -95,6 +95,18 @@ pub struct Step {
     pub end: End,
 }
 
+/// A request that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The queue that it ran in.
+    pub queue: QueueId,
+    /// Its name. A completion tells it by its `wr_id`: `None` if the program has changed that to
+    /// what names no request of this queue.
+    pub label: Option<Label>,
+    /// Why it failed.
+    pub status: Status,
+}
+
 /// A card that runs one program.
 #[derive(Debug)]
 pub struct ChainCard {
@@ -106,6 +118,8 @@ pub struct ChainCard {
     /// Memory after the last step that was reported.
     before: Vec<u8>,
     kinds: Vec<Kind>,
+    /// By label: the request's queue.
+    homes: Vec<Option<QueueId>>,
     /// By queue: the ring's slots, and the bytes from one slot to the next.
     slots: Vec<(u32, u32)>,
     polled: u64,
@@ -160,6 +174,7 @@ impl ChainCard {
             client,
             batch: TransmitBatch::new(),
             kinds: queues().map(|(_, queue)| queue.kind).collect(),
+            homes: program.entries.iter().map(|entry| entry.at.map(|at| at.0)).collect(),
             slots,
             polled: 0,
         };
@@ -255,19 +270,28 @@ impl ChainCard {
         answers
     }
 
-    /// The requests that have failed since the last call, each with its status. Requests that were
-    /// flushed because an earlier one failed are not among them.
-    pub fn failures(&mut self) -> Vec<(QueueId, Label, Status)> {
+    /// The requests that have failed since the last call. Requests that were flushed because an
+    /// earlier one failed are not among them.
+    pub fn failures(&mut self) -> Vec<Failure> {
         let mut failures = Vec::new();
-        for (i, queue) in self.layout.queues.iter().enumerate() {
+        for queue in (0..self.layout.queues.len()).map(QueueId) {
             let mut entries = [Completion::default(); FAILURES_KEPT];
-            let polled = self.nic.poll_cq(queue.cq, &mut entries).unwrap_or(0);
-            let failed = entries[..polled].iter().filter(|entry| entry.status != Status::Flushed);
-            failures.extend(
-                failed.map(|entry| (QueueId(i), Label(entry.wr_id as usize), entry.status)),
-            );
+            let polled = self.nic.poll_cq(self.layout.queues[queue.0].cq, &mut entries);
+            let entries = entries[..polled.unwrap_or(0)].iter();
+            let failed = entries.filter(|entry| entry.status != Status::Flushed);
+            failures.extend(failed.map(|entry| Failure {
+                queue,
+                label: self.label_in(queue, entry.wr_id),
+                status: entry.status,
+            }));
         }
         failures
+    }
+
+    /// The label that `wr_id` is the number of, if its request stands in `queue`.
+    fn label_in(&self, queue: QueueId, wr_id: u64) -> Option<Label> {
+        let label = usize::try_from(wr_id).ok()?;
+        (*self.homes.get(label)? == Some(queue)).then_some(Label(label))
     }
 
     /// Lets the card work for a bounded time. Returns false if the card has nothing to do.

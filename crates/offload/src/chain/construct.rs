@@ -79,6 +79,22 @@ pub enum Condition {
     SameBytes(Span, Span),
 }
 
+impl Condition {
+    /// The number of requests that a test of the condition has at least.
+    pub fn least_requests(self) -> usize {
+        match self {
+            Condition::Compare(..) => 1,
+            // Two copies and a compare-and-swap for each piece.
+            Condition::SameBytes(left, _) => 3 * pieces(left),
+        }
+    }
+}
+
+/// The number of compare-and-swaps that test so much memory.
+fn pieces(span: Span) -> usize {
+    span.len.max(1).div_ceil(OPERAND_BYTES) as usize
+}
+
 /// Where a test takes its operands from, for requests that inject them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Test {
@@ -383,7 +399,7 @@ impl<'p> Writer<'p> {
         switch: Label,
         request: Request,
     ) -> Test {
-        let pieces = left.len.max(1).div_ceil(OPERAND_BYTES) as usize;
+        let pieces = pieces(left);
         let tests: Vec<Label> = (0..pieces).map(|_| self.program.label("")).collect();
         let tested = |i: usize| tests.get(i + 1).copied().unwrap_or(switch);
         for (i, cas) in tests.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Programs and their steps in words, for listings and traces.
 
-use super::card::{Change, End, Step};
+use super::card::{Change, End, Failure, Step};
 use super::element::{Field, Label, QueueId};
 use super::link::Layout;
 use super::place::{Base, Place, Span, Word};
@@ -37,6 +37,13 @@ impl Program {
             Some((queue, index)) => format!("{}[{index}]", self.queues()[queue.0].name),
             None => "?".to_owned(),
         }
+    }
+
+    /// A failure in words: the request's title, or else its queue's name, and the status.
+    pub fn failure(&self, failure: &Failure) -> String {
+        let queue = || self.queues()[failure.queue.0].name.clone();
+        let title = failure.label.map_or_else(queue, |label| self.title(label));
+        format!("{title}: {}", failure.status)
     }
 
     /// The name of a place.

@@ -21,9 +21,9 @@ pub struct Pointer {
 }
 
 impl Writer<'_> {
-    /// `mov dst, value`: stores a constant.
-    pub fn mov_constant(&mut self, to: Place, value: Word) {
-        self.construct("mov immediate", |w| w.push(Request::write_constant(value, to)));
+    /// `mov dst, value`: stores a constant in as many bytes as `to` has, at most 24.
+    pub fn mov_constant(&mut self, to: Span, value: Word) {
+        self.construct("mov immediate", |w| w.push(Request::write_inline(value, to.len, to.at)));
     }
 
     /// `mov dst, src`: copies memory.

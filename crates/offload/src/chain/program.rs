@@ -7,9 +7,6 @@ use super::place::{Base, Place, Span, Word};
 use super::request::Request;
 use super::verb::{Class, Verb};
 
-/// The name of the queue whose requests are only copied.
-const PATTERNS: &str = "patterns";
-
 /// Which queue of which queue pair a program's queue is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
@@ -34,6 +31,9 @@ pub struct Queue {
     /// How far the queue may run when the program starts.
     pub start: Start,
     pub(crate) slots: Vec<Label>,
+    /// By index: the completions that are counted when that request has completed. Kept, since
+    /// every WAIT through a request needs one.
+    counted: Vec<u64>,
     /// The most local pieces that one of its requests has. Kept, since every address needs the
     /// stride.
     pieces: usize,
@@ -93,6 +93,8 @@ pub struct Item {
 pub struct Program {
     pub(crate) entries: Vec<Entry>,
     pub(super) queues: Vec<Queue>,
+    /// The queue whose requests are only copied and never run.
+    patterns: Option<QueueId>,
     pub(super) data: Vec<u8>,
     pub(super) relocations: Vec<Relocation>,
     items: Vec<Item>,
@@ -109,7 +111,8 @@ impl Program {
     /// Adds a queue. `name` is its name in listings.
     pub fn queue(&mut self, name: &str, kind: Kind, managed: bool, start: Start) -> QueueId {
         let name = name.to_owned();
-        self.queues.push(Queue { name, kind, managed, start, slots: Vec::new(), pieces: 0 });
+        let (slots, counted) = (Vec::new(), Vec::new());
+        self.queues.push(Queue { name, kind, managed, start, slots, counted, pieces: 0 });
         QueueId(self.queues.len() - 1)
     }
 
@@ -156,11 +159,16 @@ impl Program {
 
     /// The queue whose requests are only copied and never run; created at first use.
     pub(crate) fn patterns(&mut self) -> QueueId {
-        self.patterns_queue().unwrap_or_else(|| self.managed(PATTERNS, Start::Asleep))
+        if let Some(patterns) = self.patterns {
+            return patterns;
+        }
+        let patterns = self.managed("patterns", Start::Asleep);
+        self.patterns = Some(patterns);
+        patterns
     }
 
     pub(crate) fn patterns_queue(&self) -> Option<QueueId> {
-        self.queues.iter().position(|queue| queue.name == PATTERNS).map(QueueId)
+        self.patterns
     }
 
     /// Says that a label is not used after all.
@@ -177,8 +185,9 @@ impl Program {
 
     /// Puts a request at the end of a queue, under a label that was named before.
     pub fn put(&mut self, queue: QueueId, label: Label, request: Request) -> Label {
-        let Queue { slots, pieces, .. } = &mut self.queues[queue.0];
+        let Queue { slots, counted, pieces, .. } = &mut self.queues[queue.0];
         *pieces = request.local.len().max(*pieces);
+        counted.push(counted.last().unwrap_or(&0) + u64::from(request.signaled));
         let entry = &mut self.entries[label.0];
         (entry.request, entry.at) = (request, Some((queue, slots.len() as u32)));
         slots.push(label);
@@ -238,9 +247,8 @@ impl Program {
 
     /// Completions that `queue` has counted after the request at `index` has completed.
     pub fn completions(&self, queue: QueueId, index: u32) -> u64 {
-        let slots = &self.queues[queue.0].slots;
-        let upto = slots.iter().take(index as usize + 1);
-        upto.filter(|label| self.request(**label).signaled).count() as u64
+        let counted = &self.queues[queue.0].counted;
+        counted.get(index as usize).or(counted.last()).copied().unwrap_or(0)
     }
 
     /// The most local pieces that a request of `queue` has, and at least 1.

@@ -5,7 +5,7 @@ use super::place::{Place, Span, Word};
 use super::verb::Verb;
 
 /// Bytes of inline data that fit into the first 64 bytes of an element.
-const INLINE_MAX: u32 = 24;
+pub(super) const INLINE_MAX: u32 = 24;
 
 /// The count of a WAIT or ENABLE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -346,7 +346,7 @@ fn mov_has_all_addressing_modes() {
             let index = w.program().word("index", 16);
             let out = w.program().words("out", &[Word::Number(0); 4]);
             let memory = array.at;
-            w.mov_constant(out.at, Word::Number(5));
+            w.mov_constant(out.word(0), Word::Number(5));
             w.mov(out.word(1).at, array.word(0));
             let plain = Pointer { register: pointer.at, index: None, memory };
             let indexed = Pointer { index: Some(index.at), ..plain };
@@ -374,4 +374,48 @@ fn mov_has_all_addressing_modes() {
         let cost = |copies, atomics, barriers| Cost { copies, atomics, orders: barriers * barrier };
         assert_eq!(costs[..4], [cost(1, 0, 0), cost(1, 0, 0), cost(2, 0, 1), cost(3, 1, 2)]);
     }
+}
+
+#[test]
+fn a_failure_names_a_request_of_its_queue_or_the_queue_alone() {
+    use super::element::Field;
+    use super::place::Word;
+    for (id, named) in [(None, true), (Some(999_999), false), (Some(0), false)] {
+        let mut program = Program::new();
+        let one = program.word("one", 1);
+        let other = program.managed("other", Start::Asleep);
+        // The first request of the program, and in another queue than the one that fails.
+        program.push(other, Request::noop());
+        let main = program.managed("main", Start::Running);
+        let fails = program.label("fails");
+        if let Some(id) = id {
+            let to = fails.field(Field::WrId).at;
+            program.push(main, Request::write_constant(Word::Number(id), to));
+        }
+        let to = fails.field(Field::Remote).at;
+        program.push(main, Request::write_constant(Word::Number(1), to));
+        program.put(main, fails, Request::write(&[one], one.at));
+        let mut card = ChainCard::new(&program, &[]).unwrap();
+        assert!(card.run(1000));
+        let failures = card.failures();
+        assert_eq!(failures.len(), 1);
+        assert_eq!((failures[0].queue, failures[0].label), (main, named.then_some(fails)));
+        let told = program.failure(&failures[0]);
+        let name = if named { "fails: " } else { "main: " };
+        assert!(told.starts_with(name), "{told}");
+    }
+}
+
+#[test]
+fn completions_are_those_of_requests_that_count() {
+    let mut program = Program::new();
+    let queue = program.managed("queue", Start::Running);
+    for silent in [false, true, true, false] {
+        let noop = Request::noop();
+        program.push(queue, if silent { noop.silent() } else { noop });
+    }
+    let counts: Vec<u64> = (0..6).map(|index| program.completions(queue, index)).collect();
+    assert_eq!(counts, [1, 1, 1, 2, 2, 2]);
+    let empty = program.managed("empty", Start::Running);
+    assert_eq!(program.completions(empty, 0), 0);
 }

@@ -1,6 +1,5 @@
 //! From [`Item`]s to a program: resolves names and writes requests.
 
-use core::ops::Range;
 use std::collections::BTreeMap;
 
 use super::super::construct::{Condition, Operand, Order, Relation, Writer};
@@ -8,8 +7,8 @@ use super::super::element::{Field, Label, OPERAND_BITS, QueueId};
 use super::super::mov::Pointer;
 use super::super::place::{Base, Place, Span, Word};
 use super::super::program::{Kind, Program, Start};
-use super::super::request::{Count, Request};
-use super::super::verb::Verb;
+use super::super::request::{Count, INLINE_MAX, Request};
+use super::super::verb::{Class, Verb};
 use super::diagnostic::Diagnostic;
 use super::source::{Shown, Source};
 use super::syntax::{
@@ -30,8 +29,18 @@ type Lowered<T> = Result<T, Diagnostic>;
 #[derive(Clone, Copy)]
 enum Meaning {
     Data(Span),
-    Request(Label, Verb),
+    Request(Named),
     Queue(QueueId),
+}
+
+/// A request with a label.
+#[derive(Clone, Copy)]
+struct Named {
+    label: Label,
+    verb: Verb,
+    queue: QueueId,
+    /// No WAIT counts its completion.
+    silent: bool,
 }
 
 #[derive(Default)]
@@ -48,8 +57,27 @@ pub(super) fn lower(items: &[Item], wrong: &mut Vec<Diagnostic>) -> Source {
         if wrong.len() >= MISTAKES_MAX {
             break;
         }
+        if let Item::Program(_, _, at) | Item::Queue(QueueText { name: Name { at, .. }, .. }) = item
+            && source.program.len() > REQUESTS_MAX
+        {
+            report(wrong, too_many(at));
+            break;
+        }
     }
     source
+}
+
+/// Reports a mistake once.
+fn report(wrong: &mut Vec<Diagnostic>, diagnostic: Diagnostic) {
+    if !wrong.contains(&diagnostic) {
+        wrong.push(diagnostic);
+    }
+}
+
+fn too_many(at: &At) -> Diagnostic {
+    let message = format!("the program has more than {REQUESTS_MAX} requests");
+    let help = "use `loop` or `while` instead of `repeat`, and compare shorter pieces";
+    Diagnostic::new(at.clone(), message, help)
 }
 
 /// Gives the name of an item its meaning, and its place in the program.
@@ -61,11 +89,15 @@ fn declare(program: &mut Program, names: &mut Names, item: &Item, wrong: &mut Ve
             declared.push((name, Meaning::Data(span)));
         }
         Item::Queue(queue) => {
-            declared.push((&queue.name, Meaning::Queue(add_queue(program, queue))));
+            let id = add_queue(program, queue);
+            declared.push((&queue.name, Meaning::Queue(id)));
             for element in &queue.elements {
                 let verb = Verb::named(&element.verb.text).unwrap_or(Verb::Noop);
-                if let Some(label) = &element.label {
-                    declared.push((label, Meaning::Request(program.label(&label.text), verb)));
+                let silent = element.silent || verb.class() == Class::Order;
+                if let Some(name) = &element.label {
+                    let label = program.label(&name.text);
+                    let named = Named { label, verb, queue: id, silent };
+                    declared.push((name, Meaning::Request(named)));
                 }
             }
         }
@@ -207,7 +239,7 @@ impl Names {
     fn span(&self, place: &PlaceText) -> Lowered<Span> {
         let whole = match (self.get(&place.name)?, &place.field) {
             (Meaning::Data(span), None) => span,
-            (Meaning::Request(label, verb), Some(field)) => {
+            (Meaning::Request(Named { label, verb, .. }), Some(field)) => {
                 let found = Field::named(&field.text, verb).ok_or_else(|| {
                     let message = format!("an element has no field `{}`", field.text);
                     let help = "fields are head, opcode, id, flags, src, dst, key, operand, new, \
@@ -263,14 +295,57 @@ impl Names {
     }
 
     fn spans(&self, values: &[Value]) -> Lowered<Vec<Span>> {
-        let place = |value: &Value| match value {
-            Value::Place(place) => self.span(place),
-            other => {
-                let help = "put the value into `data`, and use the name of that data";
-                Err(Diagnostic::new(at_of(other), "expected memory, found a value", help))
-            }
+        values.iter().map(|value| self.span(place_of(value)?)).collect()
+    }
+
+    /// A place with its given length, or else its first 8 bytes.
+    fn register(&self, place: &PlaceText) -> Lowered<Span> {
+        let span = self.span(place)?;
+        Ok(if place.len.is_none() { span.part(0, span.len.min(8)) } else { span })
+    }
+
+    /// The word that an atomic works on, or that holds an address.
+    fn whole_word(&self, place: &PlaceText) -> Lowered<Place> {
+        let Span { at, len } = self.register(place)?;
+        if len == 8 {
+            return Ok(at);
+        }
+        let message = format!("this needs a word of 8 bytes, and the place has {len}");
+        let help = "name a place of 8 bytes, as `x:8` or `r2.head`";
+        Err(Diagnostic::new(place.at.clone(), message, help))
+    }
+
+    /// A value that an element holds, and the place that it is written to: of the given length, or
+    /// else a word, or as long as its field or data if that is shorter.
+    fn immediate(&self, value: &Value, to: &PlaceText) -> Lowered<(Word, Span)> {
+        let (word, to_span) = (self.word(value)?, self.register(to)?);
+        let len = to_span.len;
+        if len > INLINE_MAX {
+            let message = format!("an immediate has at most {INLINE_MAX} bytes");
+            let help = "put the value into `data`, and use the name of that data";
+            return Err(Diagnostic::new(to.at.clone(), message, help));
+        }
+        let fits = match word {
+            _ if len >= 8 => true,
+            Word::Address(_) => false,
+            number => number.resolve(|_| 0) >> (8 * len) == 0,
         };
-        values.iter().map(place).collect()
+        if !fits {
+            let message = format!("this value does not fit into {len} bytes");
+            let help = "give a smaller value, or a place of up to 8 bytes";
+            return Err(Diagnostic::new(at_of(value), message, help));
+        }
+        Ok((word, to_span))
+    }
+}
+
+fn place_of(value: &Value) -> Lowered<&PlaceText> {
+    match value {
+        Value::Place(place) => Ok(place),
+        other => {
+            let help = "put the value into `data`, and use the name of that data";
+            Err(Diagnostic::new(at_of(other), "expected memory, found a value", help))
+        }
     }
 }
 
@@ -317,7 +392,7 @@ fn put(
     id: QueueId,
     element: &ElementText,
 ) -> Lowered<()> {
-    let request = request(names, queue, element)?;
+    let request = request(program, names, queue, element)?;
     let most = request.local.len();
     if most > MAX_SGE {
         let message = format!("this element has {most} pieces of memory");
@@ -326,7 +401,7 @@ fn put(
     }
     let label = match &element.label {
         Some(name) => match names.get(name)? {
-            Meaning::Request(label, _) => label,
+            Meaning::Request(named) => named.label,
             _ => return Ok(()),
         },
         None => program.label(""),
@@ -336,7 +411,12 @@ fn put(
     Ok(())
 }
 
-fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<Request> {
+fn request(
+    program: &Program,
+    names: &Names,
+    queue: &QueueText,
+    element: &ElementText,
+) -> Lowered<Request> {
     let receives = queue.kind == QueueKind::Receive;
     let at = element.verb.at.clone();
     let fail = |message: &str, help: &str| Err(Diagnostic::new(at.clone(), message, help));
@@ -353,13 +433,7 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
     }
     let verb = verb_of(&element.verb)?;
     if let (Some(name), Some(count)) = (&element.queue, &element.count) {
-        let to = names.queue(name)?;
-        let count = count_of(names, count, &at)?;
-        return Ok(match verb {
-            Verb::Wait => Request::wait(to, count),
-            Verb::Enable => Request::enable(to, count),
-            _ => Request::enable_recv(to, count),
-        });
+        return order(program, names, verb, (name, count));
     }
     let from = element.from.as_slice();
     match (verb, from, into.as_slice()) {
@@ -368,14 +442,15 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
         (Verb::Write, [Value::Place(_), ..], [to]) => {
             Ok(Request::write(&names.spans(from)?, to.at))
         }
-        (Verb::Write, [value], [to]) => Ok(Request::write_constant(names.word(value)?, to.at)),
+        (Verb::Write, [value], [_]) => {
+            let (word, to) = names.immediate(value, &element.to[0])?;
+            Ok(Request::write_inline(word, to.len, to.at))
+        }
         (Verb::Read, [_], [_, ..]) => Ok(Request::read(names.spans(from)?[0].at, &into)),
         (Verb::CompareSwap, [place, expect], []) => {
-            let place = names.spans(std::slice::from_ref(place))?[0];
+            let at = names.whole_word(place_of(place)?)?;
             match &element.becomes {
-                Some(new) => {
-                    Ok(Request::compare_swap(place.at, names.word(expect)?, names.word(new)?))
-                }
+                Some(new) => Ok(Request::compare_swap(at, names.word(expect)?, names.word(new)?)),
                 None => fail("the value to swap in is missing", "`cas r2.head, noop:5 => write:5`"),
             }
         }
@@ -385,31 +460,56 @@ fn request(names: &Names, queue: &QueueText, element: &ElementText) -> Lowered<R
             fail("these operands do not fit this verb", help)
         }
         (Verb::WriteImm, ..) => fail("the text form has no immediate data", "use `write`"),
-        (_, [place, operand], []) => {
-            let place = names.spans(std::slice::from_ref(place))?[0];
-            Ok(Request::calc(verb, place.at, names.word(operand)?))
-        }
-        (_, [place, operand], [before]) => {
-            let place = names.spans(std::slice::from_ref(place))?[0];
-            Ok(Request::calc(verb, place.at, names.word(operand)?).into_local(*before))
+        (_, [place, operand], [] | [_]) => {
+            let at = names.whole_word(place_of(place)?)?;
+            Ok(Request { local: into, ..Request::calc(verb, at, names.word(operand)?) })
         }
         _ => fail("these operands do not fit this verb", "`add x, 5` or `add x, 5 -> before`"),
     }
 }
 
-/// The count of a `wait` or `enable`.
-fn count_of(names: &Names, count: &CountText, at: &Range<usize>) -> Lowered<Count> {
-    Ok(match count {
+/// A WAIT or ENABLE.
+fn order(
+    program: &Program,
+    names: &Names,
+    verb: Verb,
+    (name, count): (&Name, &CountText),
+) -> Lowered<Request> {
+    let to = names.queue(name)?;
+    let count = match count {
         CountText::Number(number) => Count::Number(*number),
         CountText::Gate => Count::Gate,
-        CountText::Through(label) => match names.get(label)? {
-            Meaning::Request(label, _) => Count::Through(label),
-            _ => {
-                let (message, help) = ("`through` needs a request", "`wait q through r1`");
-                return Err(Diagnostic::new(at.clone(), message, help));
-            }
-        },
+        CountText::Through(label) => through(program, names, (to, verb), label)?,
+    };
+    Ok(match verb {
+        Verb::Wait => Request::wait(to, count),
+        Verb::Enable => Request::enable(to, count),
+        _ => Request::enable_recv(to, count),
     })
+}
+
+/// The count up to a request, for a `verb` of `queue`.
+fn through(
+    program: &Program,
+    names: &Names,
+    (queue, verb): (QueueId, Verb),
+    name: &Name,
+) -> Lowered<Count> {
+    let fail = |message: String, help: &str| Err(Diagnostic::new(name.at.clone(), message, help));
+    let Meaning::Request(named) = names.get(name)? else {
+        return fail("`through` needs a request".to_owned(), "`wait q through r1`");
+    };
+    let name_of = |id: QueueId| &program.queues()[id.index()].name;
+    if named.queue != queue {
+        let (its, wanted) = (name_of(named.queue), name_of(queue));
+        let message = format!("`{}` stands in `{its}`, not in `{wanted}`", name.text);
+        return fail(message, "name the queue that the request stands in, or another request");
+    }
+    if named.silent && verb == Verb::Wait {
+        let help = "`silent` elements, WAIT and ENABLE are not counted: name an element that is";
+        return fail(format!("`{}` counts in no WAIT", name.text), help);
+    }
+    Ok(Count::Through(named.label))
 }
 
 struct Lowering<'a> {
@@ -426,24 +526,23 @@ impl Lowering<'_> {
         self.left = self.left.saturating_sub(1);
         for statement in block {
             self.left = self.left.saturating_sub(1);
-            if self.left == 0 || w.program().len() > REQUESTS_MAX {
-                let message = format!("the program has more than {REQUESTS_MAX} requests");
-                let help = "use `loop` or `while` instead of `repeat`";
-                let at = self.program_at.clone();
-                if self.wrong.iter().all(|wrong| wrong.message != message) {
-                    self.wrong.push(Diagnostic::new(at, message, help));
-                }
+            if let Err(diagnostic) = self.room_for(0, w) {
+                report(self.wrong, diagnostic);
                 return;
             }
             if self.wrong.len() >= MISTAKES_MAX {
                 return;
             }
-            if let Err(diagnostic) = self.statement(w, statement)
-                && !self.wrong.contains(&diagnostic)
-            {
-                self.wrong.push(diagnostic);
+            if let Err(diagnostic) = self.statement(w, statement) {
+                report(self.wrong, diagnostic);
             }
         }
+    }
+
+    /// Refuses so many more requests if they make the program too large.
+    fn room_for(&self, requests: usize, w: &Writer<'_>) -> Lowered<()> {
+        let has_room = self.left > 0 && w.program.len() + requests <= REQUESTS_MAX;
+        if has_room { Ok(()) } else { Err(too_many(&self.program_at)) }
     }
 
     fn statement(&mut self, w: &mut Writer<'_>, statement: &Statement) -> Lowered<()> {
@@ -451,7 +550,7 @@ impl Lowering<'_> {
             Statement::Mov(to, from, at) => self.mov(w, to, from, at),
             Statement::Calc(verb, place, value) => self.calc(w, verb, place, value),
             Statement::If(condition, then, otherwise) => {
-                let condition = self.condition(condition)?;
+                let condition = self.condition(w, condition)?;
                 let this = core::cell::RefCell::new(self);
                 w.if_else(
                     condition,
@@ -461,7 +560,7 @@ impl Lowering<'_> {
                 Ok(())
             }
             Statement::While(condition, body, at) => {
-                let condition = self.condition(condition)?;
+                let condition = self.condition(w, condition)?;
                 can_loop(w, at)?;
                 w.while_(condition, |w| self.block(w, body));
                 Ok(())
@@ -493,28 +592,35 @@ impl Lowering<'_> {
         }
     }
 
-    fn condition(&self, text: &ConditionText) -> Lowered<Condition> {
-        let len = |value: &Value| match value {
-            Value::Place(place) => place.len.unwrap_or(0),
-            _ => 0,
-        };
-        let lens = [len(&text.left), len(&text.right)];
+    fn condition(&self, w: &Writer<'_>, text: &ConditionText) -> Lowered<Condition> {
+        let lens = [self.compared_len(&text.left)?, self.compared_len(&text.right)?];
         if lens.iter().all(|len| *len > 6) || lens.iter().any(|len| *len > 8) {
-            return self.same_bytes(text);
+            return self.same_bytes(w, text);
         }
         let (left, right) = (self.operand(&text.left)?, self.operand(&text.right)?);
         Ok(Condition::Compare(left, text.relation, right))
     }
 
+    /// The length that a value is to be compared in; 0 if that is left open, as for a word without
+    /// a length, of which 48 bits are compared.
+    fn compared_len(&self, value: &Value) -> Lowered<u32> {
+        let Value::Place(place) = value else { return Ok(0) };
+        let len = self.names.span(place)?.len;
+        Ok(if place.len.is_some() || len > 8 { len } else { 0 })
+    }
+
     /// A comparison of pieces that are longer than an operand.
-    fn same_bytes(&self, text: &ConditionText) -> Lowered<Condition> {
+    fn same_bytes(&self, w: &Writer<'_>, text: &ConditionText) -> Lowered<Condition> {
         if let (Value::Place(left), Value::Place(right)) = (&text.left, &text.right) {
             let (left, right) = (self.names.span(left)?, self.names.span(right)?);
             if left.len == right.len && text.relation == Relation::Equal {
-                return Ok(Condition::SameBytes(left, right));
+                let condition = Condition::SameBytes(left, right);
+                self.room_for(condition.least_requests(), w)?;
+                return Ok(condition);
             }
         }
-        let help = "longer pieces need `==` and equal lengths: `x:16 == y:16`";
+        let help = "longer pieces need `==` and equal lengths: `x:16 == y:16`; `x:6` is the first \
+                    48 bits of x";
         let message = "these pieces of memory cannot be compared";
         Err(Diagnostic::new(text.at.clone(), message, help))
     }
@@ -545,49 +651,40 @@ impl Lowering<'_> {
         place: &PlaceText,
         value: &Value,
     ) -> Lowered<()> {
-        let (verb, to) = (verb_of(verb)?, self.names.span(place)?);
-        let label = w.program().label("");
-        let operand = match value {
-            Value::Place(from) => {
-                let from = PlaceText { len: Some(8), ..from.clone() };
-                match self.names.span(&from) {
-                    Ok(from) => w.inject(from, label.field(Field::Operand).at),
-                    Err(diagnostic) => {
-                        w.program().forget(label);
-                        return Err(diagnostic);
-                    }
-                }
-                w.barrier();
-                Word::Number(0)
-            }
-            value => match self.names.word(value) {
-                Ok(word) => word,
-                Err(diagnostic) => {
-                    w.program().forget(label);
-                    return Err(diagnostic);
-                }
-            },
+        let (verb, to) = (verb_of(verb)?, self.names.whole_word(place)?);
+        let Value::Place(from) = value else {
+            w.push(Request::calc(verb, to, self.names.word(value)?));
+            return Ok(());
         };
-        w.put(label, Request::calc(verb, to.at, operand));
+        let from_span = self.names.register(from)?;
+        if from_span.len > 8 {
+            let help = "name its first word, as `x:8`";
+            let message = "an operand has at most 8 bytes";
+            return Err(Diagnostic::new(from.at.clone(), message, help));
+        }
+        let label = w.program().label("");
+        w.inject(from_span, label.field(Field::Operand).at);
+        w.barrier();
+        w.put(label, Request::calc(verb, to, Word::Number(0)));
         Ok(())
     }
 
     fn mov(&self, w: &mut Writer<'_>, to: &MovSide, from: &MovSide, at: &At) -> Lowered<()> {
         match (to, from) {
             (MovSide::Value(Value::Place(to)), MovSide::Value(Value::Place(from))) => {
-                let (to, from) = (self.register(to)?, self.register(from)?);
+                let (to, from) = (self.names.register(to)?, self.names.register(from)?);
                 w.mov(to.at, from.at.span(from.len.min(to.len)));
             }
             (MovSide::Value(Value::Place(to)), MovSide::Value(value)) => {
-                let to = self.names.span(&PlaceText { len: Some(8), ..to.clone() })?;
-                w.mov_constant(to.at, self.names.word(value)?);
+                let (value, to) = self.names.immediate(value, to)?;
+                w.mov_constant(to, value);
             }
             (MovSide::Value(Value::Place(to)), MovSide::Pointer(from)) => {
-                let (to, from) = (self.register(to)?, self.pointer(from)?);
+                let (to, from) = (self.names.register(to)?, self.pointer(from)?);
                 w.load(to, from);
             }
             (MovSide::Pointer(to), MovSide::Value(Value::Place(from))) => {
-                let (to, from) = (self.pointer(to)?, self.register(from)?);
+                let (to, from) = (self.pointer(to)?, self.names.register(from)?);
                 w.store(to, from);
             }
             _ => {
@@ -599,19 +696,10 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A place with its given length, or else its first 8 bytes.
-    fn register(&self, place: &PlaceText) -> Lowered<Span> {
-        let span = self.names.span(place)?;
-        Ok(if place.len.is_none() { span.part(0, span.len.min(8)) } else { span })
-    }
-
     fn pointer(&self, pointer: &PointerText) -> Lowered<Pointer> {
-        let word = |place: &PlaceText| {
-            self.names.span(&PlaceText { len: Some(8), ..place.clone() }).map(|span| span.at)
-        };
-        let index = pointer.index.as_ref().map(word).transpose()?;
+        let index = pointer.index.as_ref().map(|index| self.names.whole_word(index)).transpose()?;
         let memory = Place { base: Base::Data, offset: 0 };
-        Ok(Pointer { register: word(&pointer.register)?, index, memory })
+        Ok(Pointer { register: self.names.whole_word(&pointer.register)?, index, memory })
     }
 }
 

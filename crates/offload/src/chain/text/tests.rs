@@ -94,6 +94,147 @@ fn a_break_in_no_block_leaves_its_loop() {
     }
 }
 
+#[test]
+fn a_queue_may_have_the_name_of_a_queue_of_the_compiler() {
+    for name in ["patterns", "main", "while", "after", "other"] {
+        let queue = format!("queue {name} {{\n write a -> b\n}}\n");
+        let program = "program {\n while x < 5 { add x, 1 }\n mov y, x\n}\n";
+        let data = "data a = 7\ndata b = 0\ndata x = 0\ndata y = 0\nshow b\nshow x\nshow y\n";
+        for items in [[queue.as_str(), program], [program, queue.as_str()]] {
+            assert_eq!(shows(&format!("{data}{}", items.concat())), [7, 5, 5], "{name}");
+        }
+    }
+}
+
+#[test]
+fn long_places_without_a_length_are_compared_whole() {
+    let text = |condition: &str| {
+        format!(
+            "data a = \"abcdefgh1234\"\ndata b = \"abcdefXXXXXX\"\ndata c = \"abcdefgh1234\"\n\
+             data r = 0\nshow r\nprogram {{\n if {condition} {{ mov r, 1 }}\n}}\n"
+        )
+    };
+    assert_eq!(shows(&text("a == b")), [0]);
+    assert_eq!(shows(&text("a == c")), [1]);
+    // The first 48 bits are compared where the text says so.
+    assert_eq!(shows(&text("a:6 == b:6")), [1]);
+    assert_eq!(shows(&text("a:6 != b:6")), [0]);
+    for condition in ["a != b", "a < b", "a == 5", "5 == a", "a == r", "a:8 < b:8"] {
+        let wrong = parse(&text(condition)).map(drop).unwrap_err();
+        assert_eq!(wrong[0].message, "these pieces of memory cannot be compared", "{condition}");
+        assert!(wrong[0].help.contains("`x:6`"), "{}", wrong[0].help);
+    }
+}
+
+#[test]
+fn an_immediate_is_as_long_as_its_place() {
+    let text = |statement: &str| {
+        format!(
+            "data x = 0x1111111111111111, 0x2222222222222222, 3\nshow x:8\nshow x + 8:8\n\
+             show r.id:6\nshow r.opcode\nqueue q managed asleep {{\n\
+             r: off write x:8 -> x id 7\n}}\n{statement}\n"
+        )
+    };
+    let (ones, twos) = (0x1111_1111_1111_1111_u64, 0x2222_2222_2222_2222);
+    let cases: [(&str, u64, u64); 4] = [
+        ("x, 5", 5, twos),
+        ("x:4, 0", 0x1111_1111_0000_0000, twos),
+        ("x + 6:2, 0xffff", 0xffff_1111_1111_1111, twos),
+        ("x:16, 5", 5, 0),
+    ];
+    for (operands, first, second) in cases {
+        let program = text(&format!("program {{\n mov {operands}\n}}"));
+        assert_eq!(shows(&program)[..2], [first, second], "{operands}");
+        let (to, value) = operands.split_once(", ").unwrap();
+        let queue = text(&format!("queue p {{\n write {value} -> {to}\n}}"));
+        assert_eq!(shows(&queue)[..2], [first, second], "{operands}");
+    }
+    let program = text("program {\n mov r.id, 5\n mov r.opcode, 3\n}");
+    let source = parse(&program).unwrap();
+    let mut card = ChainCard::new(&source.program, &[]).unwrap();
+    assert!(card.run(1000));
+    let value = |shown: &Shown| {
+        let addr = source.program.address(card.layout(), shown.span.at);
+        card.bytes(addr, shown.span.len as usize).to_vec()
+    };
+    let values: Vec<Vec<u8>> = source.shown.iter().map(value).collect();
+    assert_eq!(values[2..], [vec![5, 0, 0, 0, 0, 0], vec![3, 0]]);
+    assert_eq!(values[0], ones.to_le_bytes());
+    for operands in ["x:2, 0x10000", "r.opcode, 0x10000", "x:4, &x", "x:2, write:1"] {
+        let wrong = mistake(&text(&format!("program {{\n mov {operands}\n}}"))).2;
+        assert!(wrong.starts_with("this value does not fit into "), "{operands}: {wrong}");
+    }
+    let long = mistake("data x = zero 64\nprogram {\n mov x:25, 1\n}\n").2;
+    assert_eq!(long, "an immediate has at most 24 bytes");
+}
+
+#[test]
+fn a_calc_verb_works_on_a_word() {
+    let text = |lines: &str| {
+        format!("data x = 1, 2\ndata y = 0x100000002\nshow x\nqueue q {{ r: noop }}\n{lines}\n")
+    };
+    assert_eq!(shows(&text("program {\n add x:8, 5\n}")), [6]);
+    // A shorter operand is a smaller number.
+    assert_eq!(shows(&text("program {\n add x, y\n}")), [0x1_0000_0003]);
+    assert_eq!(shows(&text("program {\n add x, y:4\n}")), [3]);
+    let program = |statement: &str| format!("program {{\n {statement}\n}}");
+    let queue = |element: &str| format!("queue p {{\n {element}\n}}");
+    for (lines, has) in [
+        (program("add x:4, 1"), 4),
+        (program("max r.id, 1"), 6),
+        (program("add x:16, 1"), 16),
+        (program("mov x, [y:4]"), 4),
+        (queue("add x:4, 1"), 4),
+        (queue("cas x:4, 1 => 2"), 4),
+    ] {
+        let message = format!("this needs a word of 8 bytes, and the place has {has}");
+        assert_eq!(mistake(&text(&lines)).2, message, "{lines}");
+    }
+    let long = mistake(&text("program {\n add y, x:16\n}")).2;
+    assert_eq!(long, "an operand has at most 8 bytes");
+}
+
+#[test]
+fn a_program_has_a_bounded_number_of_requests() {
+    let long = "data x = 0\ndata y = zero 400000\ndata z = zero 400000\n";
+    let message = "the program has more than 16384 requests";
+    let noops = "\n noop".repeat(16_385);
+    let adds = "\n add x, 1".repeat(16_383);
+    for text in [
+        format!("{long}program doorbell {{\n if y:400000 == z:400000 {{ add x, 1 }}\n}}\n"),
+        format!("{long}program {{\n while y == z {{ add x, 1 }}\n}}\n"),
+        format!("{long}program {{{adds}\n mov x, [x + x]\n}}\n"),
+        format!("{long}queue q {{{noops}\n}}\n"),
+    ] {
+        let wrong = parse(&text).map(drop).unwrap_err();
+        assert_eq!((wrong.len(), wrong[0].message.as_str()), (1, message));
+    }
+    assert_eq!(shows(&format!("{long}show x\nprogram {{{adds}\n add x, 1\n}}\n")), [16_384]);
+}
+
+#[test]
+fn a_count_through_a_request_is_that_of_its_queue() {
+    let text = |order: &str| {
+        format!(
+            "queue p {{\n r: noop\n s: noop silent\n w: wait p 1\n}}\n\
+             queue q managed {{\n {order}\n}}\n"
+        )
+    };
+    for order in ["wait p through r", "enable p through s", "enable p through w"] {
+        assert_eq!(parse(&text(order)).map(drop), Ok(()), "{order}");
+    }
+    let elsewhere = "`r` stands in `p`, not in `q`";
+    let cases = [
+        ("wait q through r", (7, 17, elsewhere)),
+        ("enable q through r", (7, 19, elsewhere)),
+        ("wait p through s", (7, 17, "`s` counts in no WAIT")),
+        ("wait p through w", (7, 17, "`w` counts in no WAIT")),
+    ];
+    for (order, (line, column, message)) in cases {
+        assert_eq!(mistake(&text(order)), (line, column, message.to_owned()), "{order}");
+    }
+}
+
 /// The first mistake: its line, column and message.
 fn mistake(text: &str) -> (usize, usize, String) {
     let wrong = parse(text).map(drop).unwrap_err();

@@ -62,7 +62,7 @@ struct LentFile {
     /// The file's device and its number there.
     device: u64,
     inode: u64,
-    /// Its length when it was lent: it may have grown.
+    /// Its length.
     len: u64,
 }
 

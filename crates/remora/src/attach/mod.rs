@@ -507,6 +507,10 @@ impl Attached {
             match decode::<CardEvent>(&self.event) {
                 Ok(event) => {
                     self.note(&event);
+                    if may_end_passes(&event) {
+                        // As behind an error: the program may take its memory for its own.
+                        self.loans.settle();
+                    }
                     self.pass_on(event);
                 }
                 Err(error) => tracing::error!(%error, "an event of the card’s process"),
@@ -693,6 +697,12 @@ impl Completions {
             count => Ok(count),
         }
     }
+}
+
+/// May an event say that a queue pair or a connection has ended? All but the frequent ones may: to
+/// look costs little.
+fn may_end_passes(event: &CardEvent) -> bool {
+    !matches!(event, CardEvent::CompletionQueueNotify(_))
 }
 
 /// The connections of a session that was taken over: their ends are told to this process.

@@ -273,6 +273,78 @@ fn a_program_that_never_waits_comes_to_it_too() {
     assert!(comes, "with 16 WRITEs under way all go by the card");
 }
 
+/// Posts WRITEs of which always as many are under way, and polls for as many completions as there
+/// is room for, until one is of a receive request. Returns that one's id.
+fn receives_among_writes(a: &Side, b: &Side, under_way: u64, room: usize) -> Option<u64> {
+    let op = SendOp::Write { to: b.memory.remote(0), imm: None };
+    let (data, flags) = (Data::Inline(b"a word"), SendFlags::SIGNALED);
+    let mut out = vec![Completion::default(); room];
+    let (mut posted, mut done) = (0, 0);
+    for _ in 0..10_000 {
+        while posted < done + under_way {
+            a.qp.post_send(&SendRequest { wr_id: posted, op, data, flags }).unwrap();
+            posted += 1;
+        }
+        let count = a.cq.poll(&mut out).unwrap();
+        for entry in &out[..count] {
+            assert_eq!(entry.status, Status::Success);
+            if entry.kind.is_receive() {
+                return Some(entry.wr_id);
+            }
+            assert_eq!(entry.wr_id, done);
+            done += 1;
+        }
+    }
+    None
+}
+
+/// A program that polls no more often than it writes hears of messages, too.
+#[test]
+fn messages_are_seen_among_writes_that_go_past_the_card() {
+    let daemon = Daemon::start();
+    for (under_way, room) in [(1, 1), (2, 1), (2, 16), (20, 3)] {
+        let (a, b) = pair(&daemon);
+        a.begin(&b);
+        for wr_id in 100..103 {
+            let sges = [a.memory.sge(0, 8)];
+            a.qp.post_recv(&RecvRequest { wr_id, sges: &sges }).unwrap();
+            assert_eq!(b.does(SendOp::Send { imm: None, to: None }, 0, 8), Status::Success);
+            let received = receives_among_writes(&a, &b, under_way, room);
+            assert_eq!(received, Some(wr_id), "{under_way} under way, room for {room}");
+            while a.cq.poll(&mut [Completion::default(); 16]).unwrap() > 0 {}
+        }
+    }
+}
+
+/// A WRITE before which more has completed than this process keeps goes by the card, and completes
+/// behind all of that.
+#[test]
+fn a_write_completes_behind_all_messages_that_were_there() {
+    let daemon = Daemon::start();
+    let (a, b) = pair(&daemon);
+    a.begin(&b);
+    for count in [1, 255, 256] {
+        for wr_id in 0..count {
+            let sges = [a.memory.sge(0, 8)];
+            a.qp.post_recv(&RecvRequest { wr_id, sges: &sges }).unwrap();
+        }
+        for _ in 0..count {
+            assert_eq!(b.does(SendOp::Send { imm: None, to: None }, 0, 8), Status::Success);
+        }
+        // (The answer to a command comes behind all completions before it.)
+        let fetched = || a.device.counters().card.elements_fetched;
+        let (before, is_past) = (fetched(), count < 256);
+        let op = SendOp::Write { to: b.memory.remote(0), imm: None };
+        let (data, flags) = (Data::Inline(b"behind"), SendFlags::SIGNALED);
+        a.qp.post_send(&SendRequest { wr_id: count, op, data, flags }).unwrap();
+        for wr_id in 0..=count {
+            assert_eq!(a.cq.spin(LONG).unwrap().ok().unwrap().wr_id, wr_id);
+        }
+        assert_eq!(fetched() == before, is_past, "{count} messages");
+    }
+    a.begin(&b);
+}
+
 /// Posts a thousand WRITEs on a new connection, 16 of them always under way. Returns whether they
 /// go past the card after a while.
 fn comes_to_it_without_waiting(daemon: &Daemon) -> bool {

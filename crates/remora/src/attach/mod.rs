@@ -431,6 +431,25 @@ impl Attached {
         Ok(found)
     }
 
+    /// Takes entries that the card's process has written to those that are here, until `most` are.
+    /// Returns whether there is room for more. A queue that has lost entries has none, and says so
+    /// when it is polled.
+    #[cold]
+    fn take_over(&mut self, cq: u32, most: usize) -> bool {
+        let mut out = [Completion::default(); 16];
+        loop {
+            let here = self.completion_queues.get(&cq).map_or(most, |queue| queue.here.len());
+            let room = out.len().min(most.saturating_sub(here));
+            let Ok(found) = self.take_entries(cq, &mut out[..room]) else { return false };
+            if found == 0 {
+                return room > 0;
+            }
+            if let Some(queue) = self.completion_queues.get_mut(&cq) {
+                queue.here.extend(&out[..found]);
+            }
+        }
+    }
+
     /// Has the next completion announced.
     pub(crate) fn req_notify_cq(
         &mut self,
@@ -488,6 +507,10 @@ impl Attached {
             match decode::<CardEvent>(&self.event) {
                 Ok(event) => {
                     self.note(&event);
+                    if may_end_passes(&event) {
+                        // As behind an error: the program may take its memory for its own.
+                        self.loans.settle();
+                    }
                     self.pass_on(event);
                 }
                 Err(error) => tracing::error!(%error, "an event of the card’s process"),
@@ -627,7 +650,10 @@ impl Attached {
             "the process that has the card is gone, and with it all connections"
         );
         let queues: Vec<_> = self.completion_queues.keys().copied().collect();
-        queues.iter().for_each(|cq| self.take_last_entries(*cq));
+        // So that it is known which requests are done.
+        for cq in &queues {
+            self.take_over(*cq, usize::MAX);
+        }
         self.flush();
         for cq in queues {
             self.pass_on(CardEvent::CompletionQueueNotify(cq));
@@ -640,17 +666,6 @@ impl Attached {
         }
         self.pass_on(CardEvent::DeviceFatal);
         self.news.wakes.note_all_cm();
-    }
-
-    /// Takes what the card's process has written before it ended, so that it is known which
-    /// requests are done. A queue that has lost entries says so when it is polled.
-    fn take_last_entries(&mut self, cq: u32) {
-        let mut out = [Completion::default(); 16];
-        while let Ok(found @ 1..) = self.take_entries(cq, &mut out) {
-            if let Some(queue) = self.completion_queues.get_mut(&cq) {
-                queue.here.extend(&out[..found]);
-            }
-        }
     }
 
     /// The requests that are not done, as far as is known, complete as flushed ones.
@@ -682,6 +697,12 @@ impl Completions {
             count => Ok(count),
         }
     }
+}
+
+/// May an event say that a queue pair or a connection has ended? All but the frequent ones may: to
+/// look costs little.
+fn may_end_passes(event: &CardEvent) -> bool {
+    !matches!(event, CardEvent::CompletionQueueNotify(_))
 }
 
 /// The connections of a session that was taken over: their ends are told to this process.

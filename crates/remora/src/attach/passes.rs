@@ -277,28 +277,44 @@ impl Attached {
             }
             return false;
         }
+        let reported = qp.reports(request.flags).then_some(qp.cqs[0]);
         if !qp.is_quiet() && !self.catch_up(qpn) {
             return false;
         }
-        self.carry_out(qpn, (remote, reads), request)
+        if reported.is_some_and(|cq| !self.takes_here(cq)) {
+            return false;
+        }
+        self.carry_out(qpn, (remote, reads), request, reported)
     }
 
-    /// Carries out a request on a queue pair that has nothing under way.
+    /// May a completion be added to those that are here? What the card has written before comes
+    /// here first: so the program sees both in their order, and a program that never finds this
+    /// list empty sees the card's, too.
+    #[inline]
+    fn takes_here(&mut self, cq: u32) -> bool {
+        let Some(queue) = self.completion_queues.get(&cq) else { return false };
+        // A completion that somebody sleeps for is the daemon's to announce.
+        if queue.consumer.is_armed() {
+            return false;
+        }
+        if queue.consumer.has_entry() {
+            return self.take_over(cq, HERE);
+        }
+        queue.here.len() < HERE
+    }
+
+    /// Carries out a request on a queue pair that has nothing under way, and on whose completion
+    /// queue it is `reported`, if so.
     #[inline]
     fn carry_out(
         &mut self,
         qpn: u32,
         (remote, reads): (RemoteAddress, bool),
         request: &SendRequest<'_>,
+        reported: Option<u32>,
     ) -> bool {
         let Attached { queue_pairs, completion_queues, passes, clock, .. } = self;
         let Some(qp) = queue_pairs.get_mut(&qpn) else { return false };
-        let Some(queue) = completion_queues.get_mut(&qp.cqs[0]) else { return false };
-        let reports = qp.reports(request.flags);
-        // A completion that somebody sleeps for is the daemon's to announce.
-        if reports && (queue.consumer.is_armed() || queue.here.len() >= HERE) {
-            return false;
-        }
         let Some(held) = qp.passes.as_ref().and_then(|passes| passes.held(remote.rkey)) else {
             return false;
         };
@@ -311,7 +327,7 @@ impl Attached {
         if !held.carry_out(place, &wanted) {
             return false;
         }
-        if reports {
+        if let Some(queue) = reported.and_then(|cq| completion_queues.get_mut(&cq)) {
             let kind = WorkKind::Send(if reads { Opcode::Read } else { Opcode::Write });
             let (wr_id, len, at) = (request.wr_id, len as u32, clock.now());
             let entry = Completion { wr_id, kind, qpn, len, at, ..Completion::default() };
@@ -334,29 +350,14 @@ impl Attached {
         self.kick();
         let until = Instant::now() + CATCH_UP;
         loop {
-            let here = self.completion_queues.get(&cq).map_or(HERE, |queue| queue.here.len());
-            if here >= HERE {
-                return false;
-            }
-            let mut entry = [Completion::default()];
-            match self.take_entries(cq, &mut entry) {
-                Ok(0) => {}
-                Ok(_) => self.keep_here(cq, entry[0]),
-                Err(_) => return false,
-            }
+            let has_room = self.take_over(cq, HERE);
             if self.queue_pairs.get(&qpn).is_some_and(QueuePair::is_quiet) {
                 return true;
             }
-            if Instant::now() >= until {
+            if !has_room || Instant::now() >= until {
                 return false;
             }
             std::thread::yield_now();
-        }
-    }
-
-    fn keep_here(&mut self, cq: u32, entry: Completion) {
-        if let Some(queue) = self.completion_queues.get_mut(&cq) {
-            queue.here.push_back(entry);
         }
     }
 

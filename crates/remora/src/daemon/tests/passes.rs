@@ -1,7 +1,10 @@
 //! Passes, as the daemon gives them to clients that ask by hand.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 use crate::message::{MESSAGE_MAX, Pass, PassStatus};
+use crate::options::{ConnectionParams, Peer, QueuePairOptions};
 use crate::shared::Gates;
 
 impl Client {
@@ -216,6 +219,48 @@ fn who_takes_a_session_over_waits_for_those_within_its_memory() {
         assert_eq!(daemon.observer().refusal(&ClientRequest::Evict("kept"), &[]), None);
         daemon.wait_until_empty();
     }
+}
+
+/// An owner that hears by an event that its queue pair has failed finds nobody within its memory.
+#[test]
+fn an_event_of_the_end_waits_for_those_within() {
+    let daemon = Daemon::start();
+    let device = DeviceOptions::new().attach(&daemon.path).open().unwrap();
+    let domain = device.alloc_pd().unwrap();
+    let (events, cq) = (device.events(), device.create_cq(16).unwrap());
+    let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    let memory = domain.alloc(4096, Access::all()).unwrap();
+    let sender = daemon.client();
+    let mut queues = sender.queues();
+    let owner = qp.local();
+    sender.connect(&queues, &QpMade { qpn: owner.qpn, psn: owner.psn, ..queues.made });
+    let QpMade { qpn, psn, .. } = queues.made;
+    let params = ConnectionParams::new(Mtu::B1024);
+    qp.connect(Peer { address: sender.address(), qpn, psn }, &params).unwrap();
+
+    let at = sender.card().alloc_dm(64).unwrap();
+    let bytes = Bytes { place: Place::Device(at), iova: 0, len: 64 };
+    let key = sender.card().reg_mr(queues.pd, bytes, Access::all()).unwrap();
+
+    let (pass, files) = sender.pass(qpn, memory.key()).unwrap();
+    let gates = Gates::open(files[0].as_fd()).unwrap();
+    assert!(gates.enter(pass.sender, pass.gate, pass.mark));
+    let has_left = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        sender.post(&mut queues, &write(1, (0, key), (pass.iova, !memory.key()), 8));
+        until("the gate is shut", || !gates.is_open(pass.gate, pass.mark));
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            has_left.store(true, Ordering::SeqCst);
+            gates.leave(pass.sender);
+        });
+        let told = until_some("an event", || {
+            device.progress();
+            events.try_next()
+        });
+        assert!(has_left.load(Ordering::SeqCst), "it is told while somebody is within: {told:?}");
+        assert_eq!(told, CardEvent::QpAccessError(qp.qpn()));
+    });
 }
 
 #[test]

@@ -213,6 +213,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let stream = inner.stream()?;
     if how == libc::SHUT_RD {
         stream.readable = false;
+        inner.bells.ring();
         return Ok(());
     }
     let (was_readable, was_writable) = (stream.readable, stream.writable);
@@ -233,6 +234,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let stream = inner.stream()?;
     stream.writable = false;
     stream.readable &= !whole;
+    inner.bells.ring();
     // Waits until the sent data has arrived, as TCP delivers it even after a close. A close that
     // ends before would cut the stream off, and to the peer that is its regular end.
     inner = socket.wait(inner, false, OnSignal::GoOn, |inner| {
@@ -261,7 +263,9 @@ pub(super) extern "C" fn rclose(fd: c_int) -> c_int {
         let socket = socket::find(fd)?;
         if socket.datagram {
             socket::remove(fd)?;
-            socket.lock().datagram = None;
+            let mut inner = socket.lock();
+            inner.datagram = None;
+            inner.bells.ring();
             // SAFETY: the descriptor was the socket's own.
             return passed_on(unsafe { libc::close(fd) }).map(|_| ());
         }
@@ -280,6 +284,7 @@ pub(super) extern "C" fn rclose(fd: c_int) -> c_int {
         connect::rdma_destroy_id(inner.id);
         connect::rdma_destroy_event_channel(inner.channel);
         (inner.id, inner.channel) = (ptr::null_mut(), ptr::null_mut());
+        inner.bells.ring();
         Ok(())
     })
 }

@@ -1,12 +1,12 @@
 //! `rpoll` and `rselect`: over rsockets and ordinary descriptors alike.
 
 use core::ffi::{c_int, c_short};
-use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, timeval};
 
+use super::bell::Bell;
 use super::socket::{self, Inner, Phase, SLEEP_MS, Socket};
 use crate::rdmacm::{EINVAL, Errno, Result, call};
 use crate::sleep::{OnSignal, sleep};
@@ -52,8 +52,9 @@ fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
     ready
 }
 
-/// Polls every entry once; returns the number that are ready.
-fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Result<c_int> {
+/// Polls every entry once; returns the number that are ready. Before a sleep, it hangs the call's
+/// bell at the sockets, and has them wake it.
+fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], bell: Option<&Bell>) -> Result<c_int> {
     let mut count = 0;
     for (fd, socket) in fds.iter_mut().zip(sockets) {
         fd.revents = 0;
@@ -64,14 +65,17 @@ fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Resul
         match socket {
             Some(socket) => {
                 let mut inner = socket.lock();
+                match bell {
+                    Some(bell) => {
+                        inner.arm();
+                        inner.bells.hang(bell);
+                    }
+                    None => inner.progress(),
+                }
                 if inner.phase == Phase::Listening {
                     drop(inner);
                     plain(fd);
                 } else {
-                    inner.progress();
-                    if arm {
-                        inner.arm();
-                    }
                     fd.revents = readiness(&mut inner, fd.events);
                 }
             }
@@ -92,9 +96,9 @@ pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
     let sockets: Vec<Option<Arc<Socket>>> = fds.iter().map(|fd| socket::look(fd.fd)).collect();
     let start = Instant::now();
     let end = u64::try_from(timeout_ms).ok().map(|ms| start + Duration::from_millis(ms));
-    let mut armed = false;
+    let mut bell = None;
     loop {
-        let ready = look(fds, &sockets, armed)?;
+        let ready = look(fds, &sockets, bell.as_ref())?;
         let now = Instant::now();
         if ready > 0 || end.is_some_and(|end| now >= end) {
             return Ok(ready);
@@ -102,10 +106,11 @@ pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
         if now < start + SPIN {
             continue;
         }
-        if !mem::replace(&mut armed, true) {
+        let Some(bell) = bell.take() else {
+            bell = Some(Bell::new());
             continue;
-        }
-        let mut below = Vec::new();
+        };
+        let mut below = Vec::from_iter(bell.entry());
         for (fd, socket) in fds.iter().zip(&sockets) {
             match socket {
                 Some(socket) => below.extend(socket.lock().descriptors()),

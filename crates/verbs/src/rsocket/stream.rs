@@ -585,10 +585,10 @@ impl Stream {
         self.up && self.requests_room > 0 && self.send_room >= LOW_WATER.min(self.send.len() / 2)
     }
 
-    /// Arms the completion channel for the next completion. The caller must then check once more
-    /// for completions that came before.
-    pub(super) fn arm(&mut self) {
-        self.drain_events();
+    /// Arms the completion channel for the next completion; returns whether it has taken an event.
+    /// The caller must then check once more for completions that came before.
+    pub(super) fn arm(&mut self) -> bool {
+        let taken = self.take_events();
         if !self.armed {
             // SAFETY: the stream's own queue.
             if unsafe { cq::req_notify_cq(self.cq, 0) } != 0 {
@@ -596,16 +596,19 @@ impl Stream {
             }
             self.armed = true;
         }
+        taken
     }
 
-    /// Takes the events of the completion channel.
-    pub(super) fn drain_events(&mut self) {
+    /// Takes the events of the completion channel, if there are any.
+    fn take_events(&mut self) -> bool {
+        let mut taken = false;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the stream's own channel, and room for the results. It does not block.
         while unsafe { channel::get_cq_event(self.events, &mut cq, &mut context) } == 0 {
             channel::ack_cq_events(cq, 1);
-            self.armed = false;
+            (self.armed, taken) = (false, true);
         }
+        taken
     }
 
     /// The protection domain, to which buffers that the program maps belong too.

@@ -1,6 +1,6 @@
 //! Streams whose peer does not keep to the protocol: two sockets of this process.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_short};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -82,6 +82,14 @@ fn send(fd: c_int, data: &[u8]) {
     // SAFETY: the data lives through the call.
     let sent = unsafe { calls::rsend(fd, data.as_ptr().cast(), data.len(), 0) };
     assert_eq!(sent, data.len() as isize);
+}
+
+/// Polls one socket; returns the call's result, and the events.
+fn poll_for(fd: c_int, events: c_short, timeout_ms: c_int) -> (c_int, c_short) {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: there is one entry.
+    let ready = unsafe { poll::rpoll(&mut entry, 1, timeout_ms) };
+    (ready, entry.revents)
 }
 
 fn receive(fd: c_int) -> Result<Vec<u8>, Option<i32>> {
@@ -247,6 +255,27 @@ fn a_call_that_waits_is_not_left_asleep_by_a_poll() {
             assert_eq!(waits.join().unwrap(), Ok(b"!".to_vec()));
         }
         ended.store(true, Ordering::Relaxed);
+    });
+    assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
+}
+
+/// A thread sends, and sleeps whenever it has no credits; another sleeps until there is data.
+#[test]
+fn a_send_is_not_left_asleep_by_a_poll() {
+    const BYTES: usize = 16 << 20;
+    let (client, server) = pair();
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            let (mut room, mut got) = (vec![0; 1 << 20], 0);
+            while got < BYTES {
+                // SAFETY: there is as much room as the call is told.
+                let part = unsafe { calls::rrecv(server, room.as_mut_ptr().cast(), room.len(), 0) };
+                got += usize::try_from(part).unwrap();
+            }
+            send(server, b"!");
+        });
+        threads.spawn(|| assert_eq!(poll_for(client, libc::POLLIN, -1), (1, libc::POLLIN)));
+        send(client, &vec![7; BYTES]);
     });
     assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
 }

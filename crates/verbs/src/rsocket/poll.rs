@@ -37,8 +37,9 @@ fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
             if wanted & libc::POLLIN != 0 && (stream.has_data() || stream.is_at_end()) {
                 ready |= libc::POLLIN;
             }
-            if wanted & libc::POLLOUT != 0 && stream.writable && stream.can_send() {
-                ready |= libc::POLLOUT;
+            // A call that sends need not wait for its error either.
+            if !stream.writable || stream.failed || stream.can_send() {
+                ready |= wanted & libc::POLLOUT;
             }
             // Only after all data is read, because a program may stop reading at a hang-up.
             if !stream.readable && !stream.writable && !stream.has_data() {
@@ -163,18 +164,17 @@ pub(super) unsafe extern "C" fn rselect(
             }
         };
         wait(&mut fds, timeout_ms)?;
+        if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+            return Err(Errno(libc::EBADF));
+        }
         let mut count = 0;
         for (set, event) in sets {
             if set.is_null() {
                 continue;
             }
-            // `select` has no set for an end or an error: the program notices them by reading or
-            // writing.
-            let event = match event {
-                libc::POLLIN => event | libc::POLLHUP | libc::POLLERR,
-                libc::POLLOUT => event | libc::POLLERR,
-                event => event,
-            };
+            // `select` has no set for an end or an error, and either ends the wait: so it is in
+            // every set that asks for the descriptor.
+            let event = event | libc::POLLHUP | libc::POLLERR;
             // SAFETY: the caller gives a set that no other thread uses.
             unsafe {
                 let asked = set.read();

@@ -280,6 +280,40 @@ fn a_send_is_not_left_asleep_by_a_poll() {
     assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
 }
 
+/// Selects one socket for writing and for what is exceptional, without waiting; returns the call's
+/// result, and whether the socket is in the sets.
+fn select_for_writing(fd: c_int) -> (c_int, [bool; 2]) {
+    // SAFETY: zeroes are a set; the sets and the time live through the calls.
+    unsafe {
+        let (mut sets, mut at_once) = (std::mem::zeroed::<[libc::fd_set; 2]>(), std::mem::zeroed());
+        sets.iter_mut().for_each(|set| libc::FD_SET(fd, set));
+        let [write, except] = &mut sets;
+        let ready = poll::rselect(fd + 1, std::ptr::null_mut(), write, except, &mut at_once);
+        (ready, [write, except].map(|set| libc::FD_ISSET(fd, set)))
+    }
+}
+
+/// It would be told so at once if it did write.
+#[test]
+fn a_writer_that_polls_learns_that_its_peer_has_closed() {
+    let (client, server) = pair();
+    assert_eq!(select_for_writing(client), (1, [true, false]));
+    send(server, b"unread");
+    assert_eq!(calls::rclose(server), 0);
+    let socket = socket::find(client).unwrap();
+    let has_ended = |inner: &mut Inner| !inner.stream().unwrap().writable;
+    drop(socket.wait(socket.lock(), false, OnSignal::GoOn, has_ended).unwrap());
+    assert_eq!(poll_for(client, libc::POLLOUT, -1), (1, libc::POLLOUT));
+    assert_eq!(select_for_writing(client), (1, [true, false]));
+    assert_eq!(receive(client), Ok(b"unread".to_vec()));
+    let (ready, events) = poll_for(client, libc::POLLOUT, -1);
+    assert_eq!((ready, events), (1, libc::POLLOUT | libc::POLLHUP));
+    assert_eq!(select_for_writing(client), (2, [true, true]));
+    assert_eq!(calls::rclose(client), 0);
+    assert_eq!(select_for_writing(libc::FD_SETSIZE as c_int - 1), (-1, [true, true]));
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EBADF));
+}
+
 /// What a peer sends beyond its credits is not remembered without end.
 #[test]
 fn a_peer_that_sends_more_than_it_may_loses_the_stream() {

@@ -71,7 +71,7 @@ pub(super) fn unmap(socket: &Socket, buf: *mut c_void, len: usize) -> Result<()>
     Ok(())
 }
 
-/// Writes into a mapped buffer of the peer.
+/// Writes into mapped buffers of the peer, up to the end of what is mapped; returns how much.
 pub(super) fn write(
     socket: &Socket,
     data: &[u8],
@@ -84,20 +84,24 @@ pub(super) fn write(
     while done < data.len() {
         let to = (offset as u64).wrapping_add(done as u64);
         let waited = socket.wait(inner, at_once, OnSignal::AsRead, |inner| {
-            inner.stream().map_or(true, |s| {
-                !s.writable || s.failed || s.can_write_mapped() && s.peer_mapping(to).is_some()
-            })
+            inner.stream().map_or(true, |s| !s.writable || s.failed || s.can_write_mapped())
         });
         inner = match waited {
             Ok(inner) => inner,
             Err(_) if done > 0 => return Ok(done),
             Err(error) => return Err(error),
         };
-        let stream = inner.stream()?;
-        if !stream.writable || stream.failed {
-            return Err(Errno(libc::ECONNRESET));
+        match inner.stream() {
+            Ok(stream) if stream.writable && !stream.failed => {
+                if stream.peer_mapping(to).is_none() {
+                    return Ok(done);
+                }
+                done += stream.write_mapped(&data[done..], to)?;
+            }
+            _ if done > 0 => return Ok(done),
+            Ok(_) => return Err(Errno(libc::ECONNRESET)),
+            Err(error) => return Err(error),
         }
-        done += stream.write_mapped(&data[done..], to)?;
     }
     Ok(done)
 }

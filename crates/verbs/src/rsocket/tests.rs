@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::socket::Inner;
 use super::{calls, poll, socket};
 use crate::abi::IBV_QPS_RTS;
-use crate::abi::rdma_cma::any_address;
+use crate::abi::rdma_cma::{RDMA_IOMAPSIZE, SOL_RDMA, any_address};
 use crate::rdmacm::c_address;
 use crate::sleep::OnSignal;
 
@@ -312,6 +312,39 @@ fn a_writer_that_polls_learns_that_its_peer_has_closed() {
     assert_eq!(calls::rclose(client), 0);
     assert_eq!(select_for_writing(libc::FD_SETSIZE as c_int - 1), (-1, [true, true]));
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EBADF));
+}
+
+fn write_mapped(fd: c_int, data: &[u8], offset: libc::off_t) -> usize {
+    // SAFETY: the data lives through the call.
+    unsafe { calls::riowrite(fd, data.as_ptr().cast(), data.len(), offset, 0) }
+}
+
+/// A peer may never map more.
+#[test]
+fn a_write_ends_where_the_peers_mapping_does() {
+    let ((listener, at), client) = (listener(), stream());
+    for fd in [listener, client] {
+        let (level, four) = (SOL_RDMA as c_int, 4);
+        let (name, value) = (RDMA_IOMAPSIZE as c_int, (&raw const four).cast());
+        // SAFETY: the value lives through the call, and has the size given.
+        assert_eq!(unsafe { calls::rsetsockopt(fd, level, name, value, 4) }, 0);
+    }
+    let accepted = thread::spawn(move || accept(listener));
+    assert_eq!(connect(client, &at), 0);
+    let server = accepted.join().unwrap();
+    let mut mapped = [0u8; 64];
+    let place = mapped.as_mut_ptr().cast();
+    assert_eq!(calls::riomap(server, place, 64, libc::PROT_WRITE, 0, 0), 0);
+    // What is sent after it tells the client that the mapping has come.
+    send(server, b"!");
+    assert_eq!(receive(client), Ok(b"!".to_vec()));
+    assert_eq!(write_mapped(client, &[7; 64], 0), 64);
+    assert_eq!(write_mapped(client, &[7; 64], 48), 16);
+    assert_eq!(write_mapped(client, &[7; 64], 64), 0);
+    assert_eq!(calls::riounmap(server, place, 64), 0);
+    for fd in [client, server, listener] {
+        assert_eq!(calls::rclose(fd), 0);
+    }
 }
 
 /// What a peer sends beyond its credits is not remembered without end.

@@ -324,10 +324,7 @@ fn write_mapped(fd: c_int, data: &[u8], offset: libc::off_t) -> usize {
 fn a_write_ends_where_the_peers_mapping_does() {
     let ((listener, at), client) = (listener(), stream());
     for fd in [listener, client] {
-        let (level, four) = (SOL_RDMA as c_int, 4);
-        let (name, value) = (RDMA_IOMAPSIZE as c_int, (&raw const four).cast());
-        // SAFETY: the value lives through the call, and has the size given.
-        assert_eq!(unsafe { calls::rsetsockopt(fd, level, name, value, 4) }, 0);
+        assert_eq!(set_option(fd, SOL_RDMA as c_int, RDMA_IOMAPSIZE as c_int, 4), Ok(()));
     }
     let accepted = thread::spawn(move || accept(listener));
     assert_eq!(connect(client, &at), 0);
@@ -345,6 +342,35 @@ fn a_write_ends_where_the_peers_mapping_does() {
     for fd in [client, server, listener] {
         assert_eq!(calls::rclose(fd), 0);
     }
+}
+
+fn set_option(fd: c_int, level: c_int, name: c_int, value: c_int) -> Result<(), Option<i32>> {
+    // SAFETY: the value lives through the call, and has the size given.
+    match unsafe { calls::rsetsockopt(fd, level, name, (&raw const value).cast(), 4) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error()),
+    }
+}
+
+fn option(fd: c_int, level: c_int, name: c_int) -> c_int {
+    let (mut value, mut len) = (-1, 4);
+    // SAFETY: there is as much room as the call is told.
+    let got = unsafe { calls::rgetsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    assert_eq!((got, len), (0, 4));
+    value
+}
+
+#[test]
+fn a_connected_socket_takes_the_options_that_tcp_takes() {
+    let (client, server) = pair();
+    for name in [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT] {
+        assert_eq!(set_option(client, libc::IPPROTO_TCP, name, 5), Ok(()));
+        assert_eq!(option(client, libc::IPPROTO_TCP, name), 5);
+        assert_eq!(set_option(client, libc::IPPROTO_TCP, name, 0), Err(Some(libc::EINVAL)));
+    }
+    assert_eq!(set_option(client, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1), Ok(()));
+    assert_eq!(option(client, libc::SOL_SOCKET, libc::SO_REUSEADDR), 1);
+    assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
 }
 
 /// What a peer sends beyond its credits is not remembered without end.

@@ -20,7 +20,8 @@ use crate::sleep::{OnSignal, readable, sleep};
 
 /// How long a call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// The longest sleep. Tests sleep without end, so that what does not wake a call shows.
+/// The longest sleep: for `SO_KEEPALIVE`, calls look at the clock now and then. Tests sleep without
+/// end, so that what does not wake a call shows.
 pub(super) const SLEEP_MS: c_int = if cfg!(test) { c_int::MAX } else { 100 };
 
 /// The phase of a socket.
@@ -255,6 +256,10 @@ impl Inner {
         }
         if let Some(stream) = &mut self.stream {
             stream.progress();
+            if self.options.keepalive != 0 {
+                let idle = u64::try_from(self.options.keepalive_time).unwrap_or(0);
+                stream.keep_alive(Duration::from_secs(idle));
+            }
         }
         while let Some(event) = self.next_event() {
             self.on_event(event);

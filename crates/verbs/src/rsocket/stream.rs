@@ -5,6 +5,7 @@ use core::mem::size_of;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
+use std::time::{Duration, Instant};
 
 use super::options::Sizes;
 use super::wire::{self, Hello, Mapping, Piece};
@@ -131,6 +132,8 @@ pub(super) struct Stream {
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) failed: bool,
+    /// When a look first found no traffic since the look before.
+    idle_since: Option<Instant>,
 }
 
 // SAFETY: verbs check the handles.
@@ -194,6 +197,7 @@ impl Stream {
             readable: true,
             writable: true,
             failed: false,
+            idle_since: None,
         };
         (0..sizes.recv_queue).try_for_each(|_| stream.post_recv())?;
         Ok(stream)
@@ -292,11 +296,30 @@ impl Stream {
             for wc in done.iter().take(count) {
                 self.on_completion(wc);
             }
+            if count > 0 {
+                self.idle_since = None;
+            }
             if count < BATCH {
                 break;
             }
         }
         self.give_due_credits();
+    }
+
+    /// Asks whether the peer is still there, after this long without traffic: a write without data
+    /// fails if it is not. The peer learns nothing of it.
+    pub(super) fn keep_alive(&mut self, idle: Duration) {
+        let now = Instant::now();
+        let idle_for = now - *self.idle_since.get_or_insert(now);
+        let can_ask = self.up && self.writable && !self.failed && self.requests_room > 0;
+        if idle_for < idle || !can_ask {
+            return;
+        }
+        self.idle_since = None;
+        match self.post_write(&mut [], wire::message(wire::OP_WRITE, 0), (0, 0), 0) {
+            Ok(()) => self.requests_room -= 1,
+            Err(_) => self.fail(),
+        }
     }
 
     fn fail(&mut self) {

@@ -373,6 +373,30 @@ fn a_connected_socket_takes_the_options_that_tcp_takes() {
     assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
 }
 
+#[test]
+fn a_socket_that_is_kept_alive_asks_its_peer() {
+    let (client, server) = pair();
+    let socket = socket::find(client).unwrap();
+    let mut inner = socket.lock();
+    let asks = |inner: &mut Inner| {
+        inner.progress();
+        !inner.stream().unwrap().all_sent()
+    };
+    inner.options.keepalive_time = 0;
+    while asks(&mut inner) {}
+    assert!(!asks(&mut inner));
+    inner.options.keepalive = 1;
+    assert!(asks(&mut inner));
+    inner.options.keepalive = 0;
+    // The peer's card answers.
+    while asks(&mut inner) {}
+    assert!(!inner.stream().unwrap().failed);
+    drop(inner);
+    send(client, b"!");
+    assert_eq!(receive(server), Ok(b"!".to_vec()));
+    assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
+}
+
 /// What a peer sends beyond its credits is not remembered without end.
 #[test]
 fn a_peer_that_sends_more_than_it_may_loses_the_stream() {

@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use std::collections::HashMap;
+use std::mem;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -259,6 +260,9 @@ impl Inner {
             if self.options.keepalive != 0 {
                 let idle = u64::try_from(self.options.keepalive_time).unwrap_or(0);
                 stream.keep_alive(Duration::from_secs(idle));
+            }
+            if mem::take(&mut stream.has_just_failed) {
+                self.error = libc::ECONNRESET;
             }
         }
         while let Some(event) = self.next_event() {

@@ -132,6 +132,8 @@ pub(super) struct Stream {
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) failed: bool,
+    /// It has failed, and the socket does not know yet.
+    pub(super) has_just_failed: bool,
     /// When a look first found no traffic since the look before.
     idle_since: Option<Instant>,
 }
@@ -197,6 +199,7 @@ impl Stream {
             readable: true,
             writable: true,
             failed: false,
+            has_just_failed: false,
             idle_since: None,
         };
         (0..sizes.recv_queue).try_for_each(|_| stream.post_recv())?;
@@ -323,6 +326,7 @@ impl Stream {
     }
 
     fn fail(&mut self) {
+        self.has_just_failed |= !self.failed;
         self.failed = true;
     }
 

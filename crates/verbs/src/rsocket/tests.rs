@@ -419,5 +419,7 @@ fn a_peer_that_sends_more_than_it_may_loses_the_stream() {
         }
     };
     assert_eq!((got, end), (credits, Err(Some(libc::ECONNRESET))));
+    let error = || option(server, libc::SOL_SOCKET, libc::SO_ERROR);
+    assert_eq!((error(), error()), (libc::ECONNRESET, 0));
     assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
 }

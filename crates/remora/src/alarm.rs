@@ -18,8 +18,27 @@ use crate::event::Event;
 pub(crate) struct Alarm {
     epoll: OwnedFd,
     bell: Event,
-    /// The bell's counter is not zero, or a thread that sleeps has just read it.
-    rung: Mutex<bool>,
+    state: Mutex<State>,
+}
+
+/// What is known of the bell.
+#[derive(Default, Debug)]
+struct State {
+    counter: Counter,
+    /// How often the bell was hushed.
+    hushes: u64,
+}
+
+/// What is known of the bell's counter. A thread that sleeps sets it to zero, and says so only
+/// afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Counter {
+    #[default]
+    Zero,
+    /// Not zero, or a thread that sleeps has just read it, and will look at the queue.
+    Rung,
+    /// Any of the others.
+    Unknown,
 }
 
 impl Alarm {
@@ -31,7 +50,7 @@ impl Alarm {
         let alarm = Alarm {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             bell: Event::blocking()?,
-            rung: Mutex::new(false),
+            state: Mutex::default(),
         };
         alarm.put_behind(alarm.bell.as_fd())?;
         Ok(alarm)
@@ -53,21 +72,22 @@ impl Alarm {
 
     /// Makes the descriptor readable until [`Alarm::hush`].
     pub(crate) fn ring(&self) {
-        let mut rung = self.rung();
-        if !*rung {
+        let mut state = self.state();
+        if state.counter != Counter::Rung {
             crate::event::wake(&self.bell);
-            *rung = true;
+            state.counter = Counter::Rung;
         }
     }
 
     /// Silences the bell.
     pub(crate) fn hush(&self) {
-        let mut rung = self.rung();
-        if *rung {
+        let mut state = self.state();
+        if state.counter != Counter::Zero {
             if let Err(error) = self.bell.drain_without_waiting() {
                 tracing::error!(%error, "cannot reset a completion channel's descriptor");
             }
-            *rung = false;
+            state.counter = Counter::Zero;
+            state.hushes = state.hushes.wrapping_add(1);
         }
     }
 
@@ -77,9 +97,18 @@ impl Alarm {
     /// # Errors
     /// `EINTR`, where the handler of a signal does not let reads go on.
     pub(crate) fn sleep(&self) -> io::Result<()> {
+        let hushes = self.state().hushes;
         self.bell.wait()?;
-        *self.rung() = false;
+        self.has_slept(hushes);
         Ok(())
+    }
+
+    /// A thread has set the counter to zero since there were so many hushes. If there was another
+    /// one, the bell may have rung again before this thread comes to say so.
+    fn has_slept(&self, hushes: u64) {
+        let mut state = self.state();
+        let is_known = state.hushes == hushes;
+        state.counter = if is_known { Counter::Zero } else { Counter::Unknown };
     }
 
     /// Has the program made the descriptor non-blocking?
@@ -90,8 +119,8 @@ impl Alarm {
         Ok(rustix::fs::fcntl_getfl(&self.epoll)?.contains(OFlags::NONBLOCK))
     }
 
-    fn rung(&self) -> MutexGuard<'_, bool> {
-        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,6 +158,28 @@ mod tests {
         assert!(!is_readable(&alarm));
         alarm.ring();
         assert!(is_readable(&alarm), "the bell rings again after a sleep");
+    }
+
+    /// What three threads may do at the same time, one step after the other.
+    #[test]
+    fn a_thread_that_wakes_late_does_not_undo_what_others_have_done() {
+        let alarm = Alarm::new().unwrap();
+        let hushes = alarm.state().hushes;
+        alarm.ring();
+        alarm.bell.wait().unwrap();
+        // Another thread takes the event, and the next one rings.
+        alarm.hush();
+        alarm.ring();
+        alarm.has_slept(hushes);
+        assert!(is_readable(&alarm));
+        alarm.hush();
+        assert!(!is_readable(&alarm));
+        // The same, but another thread has read the counter before it could say so.
+        alarm.ring();
+        alarm.bell.wait().unwrap();
+        alarm.has_slept(hushes);
+        alarm.ring();
+        assert!(is_readable(&alarm));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! ([`event_loop`](crate::event_loop) says when), so that packets wake the program directly.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::epoll;
@@ -19,6 +19,14 @@ pub(crate) struct Alarm {
     epoll: OwnedFd,
     bell: Event,
     state: Mutex<State>,
+}
+
+/// A thread's sleep until a bell rings.
+#[derive(Clone, Copy, Debug)]
+pub struct Sleep {
+    /// The bell's descriptor, from which the thread reads.
+    pub bell: RawFd,
+    hushes: u64,
 }
 
 /// What is known of the bell.
@@ -97,17 +105,22 @@ impl Alarm {
     /// # Errors
     /// `EINTR`, where the handler of a signal does not let reads go on.
     pub(crate) fn sleep(&self) -> io::Result<()> {
-        let hushes = self.state().hushes;
+        let sleep = self.begin_sleep();
         self.bell.wait()?;
-        self.has_slept(hushes);
+        self.end_sleep(sleep);
         Ok(())
     }
 
-    /// A thread has set the counter to zero since there were so many hushes. If there was another
-    /// one, the bell may have rung again before this thread comes to say so.
-    fn has_slept(&self, hushes: u64) {
+    /// As [`Alarm::sleep`], for a thread that reads the bell's counter itself.
+    pub(crate) fn begin_sleep(&self) -> Sleep {
+        Sleep { bell: self.bell.as_fd().as_raw_fd(), hushes: self.state().hushes }
+    }
+
+    /// The thread has read the counter. If the bell was hushed since it began to sleep, the bell
+    /// may have rung again before it comes to say so.
+    pub(crate) fn end_sleep(&self, sleep: Sleep) {
         let mut state = self.state();
-        let is_known = state.hushes == hushes;
+        let is_known = state.hushes == sleep.hushes;
         state.counter = if is_known { Counter::Zero } else { Counter::Unknown };
     }
 
@@ -164,20 +177,20 @@ mod tests {
     #[test]
     fn a_thread_that_wakes_late_does_not_undo_what_others_have_done() {
         let alarm = Alarm::new().unwrap();
-        let hushes = alarm.state().hushes;
+        let sleep = alarm.begin_sleep();
         alarm.ring();
         alarm.bell.wait().unwrap();
         // Another thread takes the event, and the next one rings.
         alarm.hush();
         alarm.ring();
-        alarm.has_slept(hushes);
+        alarm.end_sleep(sleep);
         assert!(is_readable(&alarm));
         alarm.hush();
         assert!(!is_readable(&alarm));
         // The same, but another thread has read the counter before it could say so.
         alarm.ring();
         alarm.bell.wait().unwrap();
-        alarm.has_slept(hushes);
+        alarm.end_sleep(sleep);
         alarm.ring();
         assert!(is_readable(&alarm));
     }

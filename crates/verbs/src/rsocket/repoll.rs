@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libc::{c_short, epoll_event, pollfd};
 use remora::event::Event;
@@ -16,7 +16,7 @@ use remora::event::Event;
 use super::poll;
 use super::socket::{self, Socket};
 use crate::process;
-use crate::rdmacm::{EINVAL, Errno, Result, call, status};
+use crate::rdmacm::{EINVAL, Errno, Result, call, call_that_waits, status};
 
 /// What a program wants to know of a descriptor.
 #[derive(Debug)]
@@ -135,24 +135,18 @@ impl Watched {
         told
     }
 
-    fn wait(&self, most: usize, timeout_ms: c_int) -> Result<Vec<epoll_event>> {
-        let start = Instant::now();
-        let end = u64::try_from(timeout_ms).ok().map(|ms| start + Duration::from_millis(ms));
+    /// Waits until there are events, or to the end. Fails with `NOT_YET` now and then.
+    fn wait(&self, most: usize, end: Option<Instant>) -> Result<Vec<epoll_event>> {
         loop {
-            let left = end.map_or(-1, |end| {
-                let left = end.saturating_duration_since(Instant::now());
-                // Rounded up, so as not to spin at the end.
-                left.as_micros().div_ceil(1000).min(c_int::MAX as u128) as c_int
-            });
             let mut entries = self.entries();
-            poll::wait(&mut entries, left)?;
+            let ready = poll::wait(&mut entries, end)?;
             if entries.pop().is_some_and(|entry| entry.revents != 0) {
                 // A descriptor may mean another socket now than when it was looked at.
                 self.changed.drain()?;
                 continue;
             }
             let told = self.report(&entries, most);
-            if !told.is_empty() || left == 0 {
+            if !told.is_empty() || ready == 0 {
                 return Ok(told);
             }
         }
@@ -218,18 +212,19 @@ pub(super) unsafe extern "C" fn repoll_ctl(
     })
 }
 
-pub(super) unsafe extern "C" fn repoll_wait(
+pub(super) unsafe extern "C-unwind" fn repoll_wait(
     epfd: c_int,
     events: *mut epoll_event,
     maxevents: c_int,
     timeout: c_int,
 ) -> c_int {
-    call(-1, || {
+    let end = poll::end_after(timeout);
+    call_that_waits(-1, || {
         let most = usize::try_from(maxevents).ok().filter(|most| *most > 0).ok_or(EINVAL)?;
         if events.is_null() {
             return Err(Errno(libc::EFAULT));
         }
-        let told = Watched::find(epfd)?.wait(most, timeout)?;
+        let told = Watched::find(epfd)?.wait(most, end)?;
         for (at, event) in told.iter().enumerate() {
             // SAFETY: the caller gives room for as many events as it says.
             unsafe { events.add(at).write(*event) };

@@ -16,13 +16,13 @@ use super::wire::{HELLO, Hello};
 use crate::abi::rdma_cma::*;
 use crate::process;
 use crate::rdmacm::objects::EventChannel;
-use crate::rdmacm::{EINVAL, Errno, Result, connect, events};
+use crate::rdmacm::{EINVAL, Errno, NOT_YET, Result, connect, events};
 use crate::sleep::{OnSignal, readable, sleep};
 
 /// How long a call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// The longest sleep: for `SO_KEEPALIVE`, calls look at the clock now and then. Tests sleep without
-/// end, so that what does not wake a call shows.
+/// The longest sleep: calls look now and then whether their thread is cancelled, and at the clock
+/// for `SO_KEEPALIVE`. Tests sleep without end, so that what does not wake a call shows.
 pub(super) const SLEEP_MS: c_int = if cfg!(test) { c_int::MAX } else { 100 };
 
 /// The phase of a socket.
@@ -360,7 +360,8 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting.
+    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting. A call that a
+    /// signal may end fails with `NOT_YET` now and then.
     pub(super) fn wait<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
@@ -389,7 +390,9 @@ impl Socket {
             inner.bells.hang(&bell);
             let fds = inner.descriptors().into_iter().chain(bell.entry()).collect();
             drop(inner);
-            sleep(fds, SLEEP_MS, on_signal)?;
+            if !sleep(fds, SLEEP_MS, on_signal)? && on_signal != OnSignal::GoOn {
+                return Err(NOT_YET);
+            }
             inner = self.lock();
         }
     }

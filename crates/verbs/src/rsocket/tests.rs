@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::socket::Inner;
-use super::{calls, poll, socket};
+use super::{calls, iomap, poll, socket};
 use crate::abi::IBV_QPS_RTS;
 use crate::abi::rdma_cma::{RDMA_IOMAPSIZE, SOL_RDMA, any_address};
 use crate::rdmacm::c_address;
@@ -316,7 +316,7 @@ fn a_writer_that_polls_learns_that_its_peer_has_closed() {
 
 fn write_mapped(fd: c_int, data: &[u8], offset: libc::off_t) -> usize {
     // SAFETY: the data lives through the call.
-    unsafe { calls::riowrite(fd, data.as_ptr().cast(), data.len(), offset, 0) }
+    unsafe { iomap::riowrite(fd, data.as_ptr().cast(), data.len(), offset, 0) }
 }
 
 /// A peer may never map more.
@@ -331,14 +331,14 @@ fn a_write_ends_where_the_peers_mapping_does() {
     let server = accepted.join().unwrap();
     let mut mapped = [0u8; 64];
     let place = mapped.as_mut_ptr().cast();
-    assert_eq!(calls::riomap(server, place, 64, libc::PROT_WRITE, 0, 0), 0);
+    assert_eq!(iomap::riomap(server, place, 64, libc::PROT_WRITE, 0, 0), 0);
     // What is sent after it tells the client that the mapping has come.
     send(server, b"!");
     assert_eq!(receive(client), Ok(b"!".to_vec()));
     assert_eq!(write_mapped(client, &[7; 64], 0), 64);
     assert_eq!(write_mapped(client, &[7; 64], 48), 16);
     assert_eq!(write_mapped(client, &[7; 64], 64), 0);
-    assert_eq!(calls::riounmap(server, place, 64), 0);
+    assert_eq!(iomap::riounmap(server, place, 64), 0);
     for fd in [client, server, listener] {
         assert_eq!(calls::rclose(fd), 0);
     }

@@ -5,7 +5,7 @@
 //! ([`event_loop`](crate::event_loop) says when), so that packets wake the program directly.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::epoll;
@@ -18,8 +18,35 @@ use crate::event::Event;
 pub(crate) struct Alarm {
     epoll: OwnedFd,
     bell: Event,
-    /// The bell's counter is not zero, or a thread that sleeps has just read it.
-    rung: Mutex<bool>,
+    state: Mutex<State>,
+}
+
+/// A thread's sleep until a bell rings.
+#[derive(Clone, Copy, Debug)]
+pub struct Sleep {
+    /// The bell's descriptor, from which the thread reads.
+    pub bell: RawFd,
+    hushes: u64,
+}
+
+/// What is known of the bell.
+#[derive(Default, Debug)]
+struct State {
+    counter: Counter,
+    /// How often the bell was hushed.
+    hushes: u64,
+}
+
+/// What is known of the bell's counter. A thread that sleeps sets it to zero, and says so only
+/// afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Counter {
+    #[default]
+    Zero,
+    /// Not zero, or a thread that sleeps has just read it, and will look at the queue.
+    Rung,
+    /// Any of the others.
+    Unknown,
 }
 
 impl Alarm {
@@ -31,7 +58,7 @@ impl Alarm {
         let alarm = Alarm {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             bell: Event::blocking()?,
-            rung: Mutex::new(false),
+            state: Mutex::default(),
         };
         alarm.put_behind(alarm.bell.as_fd())?;
         Ok(alarm)
@@ -53,21 +80,22 @@ impl Alarm {
 
     /// Makes the descriptor readable until [`Alarm::hush`].
     pub(crate) fn ring(&self) {
-        let mut rung = self.rung();
-        if !*rung {
+        let mut state = self.state();
+        if state.counter != Counter::Rung {
             crate::event::wake(&self.bell);
-            *rung = true;
+            state.counter = Counter::Rung;
         }
     }
 
     /// Silences the bell.
     pub(crate) fn hush(&self) {
-        let mut rung = self.rung();
-        if *rung {
+        let mut state = self.state();
+        if state.counter != Counter::Zero {
             if let Err(error) = self.bell.drain_without_waiting() {
                 tracing::error!(%error, "cannot reset a completion channel's descriptor");
             }
-            *rung = false;
+            state.counter = Counter::Zero;
+            state.hushes = state.hushes.wrapping_add(1);
         }
     }
 
@@ -77,9 +105,23 @@ impl Alarm {
     /// # Errors
     /// `EINTR`, where the handler of a signal does not let reads go on.
     pub(crate) fn sleep(&self) -> io::Result<()> {
+        let sleep = self.begin_sleep();
         self.bell.wait()?;
-        *self.rung() = false;
+        self.end_sleep(sleep);
         Ok(())
+    }
+
+    /// As [`Alarm::sleep`], for a thread that reads the bell's counter itself.
+    pub(crate) fn begin_sleep(&self) -> Sleep {
+        Sleep { bell: self.bell.as_fd().as_raw_fd(), hushes: self.state().hushes }
+    }
+
+    /// The thread has read the counter. If the bell was hushed since it began to sleep, the bell
+    /// may have rung again before it comes to say so.
+    pub(crate) fn end_sleep(&self, sleep: Sleep) {
+        let mut state = self.state();
+        let is_known = state.hushes == sleep.hushes;
+        state.counter = if is_known { Counter::Zero } else { Counter::Unknown };
     }
 
     /// Has the program made the descriptor non-blocking?
@@ -90,8 +132,8 @@ impl Alarm {
         Ok(rustix::fs::fcntl_getfl(&self.epoll)?.contains(OFlags::NONBLOCK))
     }
 
-    fn rung(&self) -> MutexGuard<'_, bool> {
-        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,6 +171,28 @@ mod tests {
         assert!(!is_readable(&alarm));
         alarm.ring();
         assert!(is_readable(&alarm), "the bell rings again after a sleep");
+    }
+
+    /// What three threads may do at the same time, one step after the other.
+    #[test]
+    fn a_thread_that_wakes_late_does_not_undo_what_others_have_done() {
+        let alarm = Alarm::new().unwrap();
+        let sleep = alarm.begin_sleep();
+        alarm.ring();
+        alarm.bell.wait().unwrap();
+        // Another thread takes the event, and the next one rings.
+        alarm.hush();
+        alarm.ring();
+        alarm.end_sleep(sleep);
+        assert!(is_readable(&alarm));
+        alarm.hush();
+        assert!(!is_readable(&alarm));
+        // The same, but another thread has read the counter before it could say so.
+        alarm.ring();
+        alarm.bell.wait().unwrap();
+        alarm.end_sleep(sleep);
+        alarm.ring();
+        assert!(is_readable(&alarm));
     }
 
     #[test]

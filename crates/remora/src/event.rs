@@ -7,6 +7,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+unsafe extern "C-unwind" {
+    /// As `libc::read`, which is declared so that a thread cannot be unwound from there.
+    fn read(fd: libc::c_int, into: *mut libc::c_void, len: usize) -> isize;
+}
+
 /// A counter in the kernel. Its descriptor is readable while the counter is not zero.
 ///
 /// Any thread may notify and any may drain; neither ever blocks.
@@ -86,7 +91,7 @@ impl Event {
         let mut count = [0u8; 8];
         let (fd, into) = (self.file.as_raw_fd(), count.as_mut_ptr().cast());
         // SAFETY: the descriptor is open, and the buffer lives through the call and has 8 bytes.
-        let read = unsafe { libc::read(fd, into, count.len()) };
+        let read = unsafe { read(fd, into, count.len()) };
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

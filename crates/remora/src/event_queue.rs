@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use crate::alarm::Alarm;
+pub use crate::alarm::Sleep;
 
 /// Events, oldest first, and the descriptor that is readable while there are any.
 pub struct EventQueue<E> {
@@ -90,13 +91,16 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Sleeps until there may be an event: another thread may take it first. The caller looks with
-    /// [`EventQueue::pop`] before and after. A thread may be cancelled here, as in `read`.
-    ///
-    /// # Errors
-    /// Those of [`EventQueue::wait`].
-    pub fn sleep(&self) -> io::Result<()> {
-        self.alarm.sleep()
+    /// Begins a sleep until there may be an event: the caller has looked with [`EventQueue::pop`],
+    /// and reads 8 bytes from the descriptor of what this returns, however that ends. Then it calls
+    /// [`EventQueue::end_sleep`], and looks again: another thread may take the event first.
+    pub fn begin_sleep(&self) -> Sleep {
+        self.alarm.begin_sleep()
+    }
+
+    /// Ends a sleep whose read has succeeded.
+    pub fn end_sleep(&self, sleep: Sleep) {
+        self.alarm.end_sleep(sleep);
     }
 
     /// As [`EventQueue::pop`]; if there is no event, waits for one if the descriptor is blocking.

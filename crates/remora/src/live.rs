@@ -97,6 +97,15 @@ impl Drop for Live {
     }
 }
 
+/// A thread sleeps, and drives no card, until this is dropped.
+struct Asleep<'a>(&'a Shared);
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.0.lock().own().event_loop.wakes();
+    }
+}
+
 impl Shared {
     /// Locks the driver, to drive or command it. A thread that panicked under the lock leaves the
     /// card whole, since the card's own commands do not stop half-way.
@@ -241,9 +250,9 @@ impl Shared {
         own.sleeps();
         self.leave(own);
         drop(driver);
-        let event = events.wait(note);
-        self.lock().own().event_loop.wakes();
-        event
+        // The thread may be cancelled meanwhile, which drops this too.
+        let _until_it_wakes = Asleep(self);
+        events.wait(note)
     }
 
     /// The calling thread is about to sleep, and not to poll: what was kept back is sent, and the

@@ -18,7 +18,7 @@ pub use crate::commands::{
 };
 use crate::device::Device;
 use crate::either::Driver;
-pub use crate::event_queue::EventQueue;
+pub use crate::event_queue::{EventQueue, Sleep};
 use crate::live::Live;
 use crate::multicast::JoinError;
 use crate::news::Concerned;

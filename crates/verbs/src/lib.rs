@@ -19,6 +19,7 @@
 //! uses it: see [`handles`].
 
 pub mod abi;
+mod cancel;
 pub mod card;
 pub mod cards;
 mod export;

@@ -16,7 +16,8 @@ const EINTR: Errno = Errno(libc::EINTR);
 pub(crate) enum OnSignal {
     /// It goes on, since it cannot be made again.
     GoOn,
-    /// It ends with `EINTR` if the handler was installed without `SA_RESTART`, as `read` does.
+    /// It ends with `EINTR` if the handler was installed without `SA_RESTART`, as `read` does. The
+    /// thread may be cancelled, and so may that of the next.
     AsRead,
     /// It ends with `EINTR`, as `poll` does.
     AsPoll,
@@ -28,8 +29,8 @@ pub(crate) fn readable(fd: RawFd) -> pollfd {
 }
 
 /// Sleeps until a descriptor is ready, the time is over (`-1`: never), or a handler has run; the
-/// caller looks again.
-pub(crate) fn sleep(fds: Vec<pollfd>, timeout_ms: c_int, on_signal: OnSignal) -> Result<()> {
+/// caller looks again. Returns `false` if only the time is over.
+pub(crate) fn sleep(fds: Vec<pollfd>, timeout_ms: c_int, on_signal: OnSignal) -> Result<bool> {
     take_over_cards();
     match on_signal {
         OnSignal::GoOn => poll(fds, timeout_ms).or_else(go_on),
@@ -48,7 +49,7 @@ pub(crate) fn take_over_cards() {
 /// The kernel restarts a `read` after a handler that asks for it, but no call that waits for
 /// several descriptors, nor does it tell which handler has ended one. So signals are blocked while
 /// this thread sleeps, and wake it; it looks how their handlers were installed, and lets them run.
-fn poll_as_read(mut fds: Vec<pollfd>, timeout_ms: c_int) -> Result<()> {
+fn poll_as_read(mut fds: Vec<pollfd>, timeout_ms: c_int) -> Result<bool> {
     let signals = BlockedSignals::new();
     let Ok(watch) = signals.watch() else {
         // Without a descriptor for it, it is not known whose handler has run.
@@ -63,12 +64,12 @@ fn poll_as_read(mut fds: Vec<pollfd>, timeout_ms: c_int) -> Result<()> {
     if is_ended { Err(EINTR) } else { slept }
 }
 
-fn poll(mut fds: Vec<pollfd>, timeout_ms: c_int) -> Result<()> {
+fn poll(mut fds: Vec<pollfd>, timeout_ms: c_int) -> Result<bool> {
     // SAFETY: as many entries as there are.
     let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
-    if ready < 0 { Err(Errno::last()) } else { Ok(()) }
+    if ready < 0 { Err(Errno::last()) } else { Ok(ready > 0) }
 }
 
-fn go_on(error: Errno) -> Result<()> {
-    if error == EINTR { Ok(()) } else { Err(error) }
+fn go_on(error: Errno) -> Result<bool> {
+    if error == EINTR { Ok(true) } else { Err(error) }
 }

@@ -1,4 +1,5 @@
-//! The library in the life of a process: its descriptors, its signals, its children, and its end.
+//! The library in the life of a process: its descriptors, its signals, its threads that are
+//! cancelled, its children, and its end.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod cm;
@@ -16,6 +17,11 @@ fn no_thread_of_the_library_takes_a_signal_of_the_program() {
 #[test]
 fn calls_that_wait_go_on_after_a_signals_handler() {
     cm::runs("process/interrupted", "rsocket.h");
+}
+
+#[test]
+fn a_thread_is_cancelled_while_it_waits_in_a_call() {
+    cm::runs("process/cancel", "rsocket.h");
 }
 
 #[test]

@@ -10,16 +10,16 @@ use std::ffi::c_int;
 use std::ptr::addr_of_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::objects::{Cq, Qp, Srq, Subject};
+use super::objects::{Context, Cq, Qp, Srq, Subject};
 use super::{EINVAL, EOPNOTSUPP, Result, acknowledge, context, or_minus_one};
 use crate::abi::*;
-use crate::handles;
+use crate::handles::{self, Slot};
 
-/// `ibv_get_async_event`: 0, or -1 with `errno`.
+/// `ibv_get_async_event`: 0, or -1 with `errno`. A thread may be cancelled while it waits.
 ///
 /// # Safety
 /// `event` can be written.
-pub unsafe extern "C" fn get_async_event(
+pub unsafe extern "C-unwind" fn get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
@@ -36,8 +36,7 @@ fn take(context: *mut ibv_context) -> Result<ibv_async_event> {
         // They are the parent's.
         return Err(EOPNOTSUPP);
     }
-    // The context stays alive while a thread sleeps here.
-    context.enter();
+    let _until_the_end = Inside::new(context);
     // Counted under the queue's lock: an object is destroyed only after its last event was
     // withdrawn, or fetched and acknowledged.
     let got = |count: &AtomicU32| count.fetch_add(1, Ordering::Relaxed);
@@ -61,8 +60,23 @@ fn take(context: *mut ibv_context) -> Result<ibv_async_event> {
         }
         told
     });
-    context.leave();
     Ok(taken?)
+}
+
+/// A context stays alive while a thread sleeps for its events.
+struct Inside(&'static Slot<Context>);
+
+impl Inside {
+    fn new(context: &'static Slot<Context>) -> Inside {
+        context.enter();
+        Inside(context)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 /// `ibv_ack_async_event`.

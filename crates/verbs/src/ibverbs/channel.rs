@@ -67,11 +67,11 @@ impl Slot<CompletionChannel> {
     }
 }
 
-/// `ibv_get_cq_event`: 0, or -1 with `errno`.
+/// `ibv_get_cq_event`: 0, or -1 with `errno`. A thread may be cancelled while it waits.
 ///
 /// # Safety
 /// `cq` and `cq_context` can be written.
-pub unsafe extern "C" fn get_cq_event(
+pub unsafe extern "C-unwind" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,

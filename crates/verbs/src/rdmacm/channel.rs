@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use remora::raw::EventQueue;
+use remora::raw::{EventQueue, Sleep};
 
 use super::objects::{EventChannel, Id, News, Param};
 use super::{ENOMEM, Errno, Result, Table};
@@ -97,16 +97,20 @@ impl EventChannel {
         if self.events.is_nonblocking()? { Err(Errno(libc::EAGAIN)) } else { Ok(()) }
     }
 
-    /// Sleeps until there may be an event. Like a read of a descriptor, this goes on after the
-    /// handler of a signal, unless that was installed without `SA_RESTART`; and a thread may be
-    /// cancelled here.
-    pub(super) fn sleep(&self) -> Result<()> {
+    /// Begins a sleep until there may be an event: the caller reads from the sleep's descriptor.
+    pub(super) fn begin_sleep(&self) -> Sleep {
         take_over_cards();
-        Ok(self.events.sleep()?)
+        self.events.begin_sleep()
     }
 
-    /// As [`EventChannel::sleep`], for calls that cannot be made again: signals do not end it.
+    /// Ends a sleep whose read has succeeded.
+    pub(super) fn end_sleep(&self, sleep: Sleep) {
+        self.events.end_sleep(sleep);
+    }
+
+    /// Sleeps until there may be an event, for calls that cannot be made again: signals do not end
+    /// it.
     pub(super) fn sleep_through_signals(&self) -> Result<()> {
-        sleep(vec![readable(self.events.as_raw_fd())], -1, OnSignal::GoOn)
+        sleep(vec![readable(self.events.as_raw_fd())], -1, OnSignal::GoOn).map(drop)
     }
 }

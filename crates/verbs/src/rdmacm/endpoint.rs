@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use remora::nic::cm::message::Req;
 
-use super::objects::{EventChannel, Id, Template};
-use super::{EINVAL, Errno, Result, address, call, connect, events, queue_pair, status};
+use super::events::Awaited;
+use super::objects::{Id, Template};
+use super::{EINVAL, Errno, Result, address, connect, events, queue_pair, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 
@@ -109,14 +110,14 @@ pub(crate) extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 }
 
 /// A listener that requests can be waited for, and the channel to which they come.
-fn waiting_at(listener: *mut rdma_cm_id) -> Result<(Arc<Id>, Arc<EventChannel>)> {
+fn waiting_at(listener: *mut rdma_cm_id) -> Result<Awaited> {
     let listener = Id::find(listener)?;
     if !listener.lock().sync {
         return Err(EINVAL);
     }
     events::forget_event(&listener);
     let channel = listener.channel().ok_or(EINVAL)?;
-    Ok((listener, channel))
+    Ok(Awaited { listener: Some(listener), channel })
 }
 
 /// The id of a connection request that has come.
@@ -144,19 +145,13 @@ fn request(listener: &Arc<Id>, event: *mut rdma_cm_event) -> Result<Arc<Id>> {
     Ok(id)
 }
 
-pub(crate) unsafe extern "C" fn rdma_get_request(
+pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    let found = call(None, || {
-        if id.is_null() {
-            return Err(EINVAL);
-        }
-        waiting_at(listen).map(Some)
-    });
-    let Some((listener, channel)) = found else { return -1 };
-    events::await_event(&channel, |event| {
-        let made = request(&listener, event)?;
+    let find = || if id.is_null() { Err(EINVAL) } else { waiting_at(listen) };
+    events::await_event(find, |awaited, event| {
+        let made = request(awaited.listener.as_ref().ok_or(EINVAL)?, event)?;
         // SAFETY: the caller gives a place for the id.
         unsafe { id.write(made.c()) };
         Ok(())

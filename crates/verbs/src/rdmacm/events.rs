@@ -3,17 +3,21 @@
 //! `sink` makes them, with their status, of what the card and the peer say.
 
 use core::ffi::{c_char, c_int, c_void};
+use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use remora::nic::cm::message::RejectReason;
+use remora::raw::Sleep;
 
 use super::connection::{end_connection, establish, refuse};
 use super::objects::{EventChannel, Id, News, Param, Stage};
 use super::watch::follow;
-use super::{EINVAL, ENOMEM, Errno, Result, call, groups, manager, queue_pair, set_errno, status};
+use super::{
+    EINVAL, EIO, ENOMEM, Errno, Result, Step, call_that_sleeps, groups, manager, queue_pair, status,
+};
 use crate::abi::newer::{
     RDMA_CM_EVENT_ADDRINFO_ERROR, RDMA_CM_EVENT_ADDRINFO_RESOLVED, RDMA_CM_EVENT_USER,
 };
@@ -58,25 +62,43 @@ fn next_event(channel: &EventChannel) -> Result<Option<*mut rdma_cm_event>> {
     Ok(None)
 }
 
-/// Waits for the next event, and hands it to `act`: the rest of a call that returns 0 or -1.
-///
-/// A thread may be cancelled while it waits. What unwinds it then must not be caught, so no
-/// [`call`] may be around this.
+/// Whose event a call waits for, and where it comes.
+pub(super) struct Awaited {
+    /// The listener, if a call waits for its next request.
+    pub(super) listener: Option<Arc<Id>>,
+    pub(super) channel: Arc<EventChannel>,
+}
+
+thread_local! {
+    /// What keeps the objects of the calling thread's call while it sleeps: the frames of the call
+    /// own nothing then, so that the thread can be cancelled.
+    static ASLEEP: Cell<Option<(Awaited, Sleep)>> = const { Cell::new(None) };
+}
+
+/// A call that returns 0 or -1: waits for the next event of what `find` names, and hands it to
+/// `act`. A thread may be cancelled while it waits. So neither these two nor the frames that call
+/// this may own anything.
 pub(super) fn await_event(
-    channel: &EventChannel,
-    act: impl FnOnce(*mut rdma_cm_event) -> Result<()>,
+    mut find: impl FnMut() -> Result<Awaited>,
+    mut act: impl FnMut(&Awaited, *mut rdma_cm_event) -> Result<()>,
 ) -> c_int {
-    loop {
-        match call(None, || next_event(channel).map(Some)) {
-            None => return -1,
-            Some(Some(event)) => return status(|| act(event)),
-            Some(None) => {}
+    call_that_sleeps(-1, |slept| {
+        let awaited = match slept {
+            None => find()?,
+            Some(slept) => {
+                let (awaited, sleep) = ASLEEP.take().ok_or(EIO)?;
+                slept?;
+                awaited.channel.end_sleep(sleep);
+                awaited
+            }
+        };
+        if let Some(event) = next_event(&awaited.channel)? {
+            return act(&awaited, event).map(|()| Step::Done(0));
         }
-        if let Err(error) = channel.sleep() {
-            set_errno(error);
-            return -1;
-        }
-    }
+        let sleep = awaited.channel.begin_sleep();
+        ASLEEP.set(Some((awaited, sleep)));
+        Ok(Step::Sleep(sleep.bell))
+    })
 }
 
 fn deliver(news: News) -> Result<*mut rdma_cm_event> {
@@ -279,16 +301,15 @@ fn move_request(request: News, from: &EventChannel, to: &Arc<EventChannel>) {
     from.take(|news| Arc::ptr_eq(&news.id, &child)).into_iter().for_each(|news| to.push(news));
 }
 
-pub(crate) unsafe extern "C" fn rdma_get_cm_event(
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    let found = call(None, || {
+    let find = || {
         let channel = EventChannel::find(channel).inspect_err(|_| thread::sleep(GRACE))?;
-        if event.is_null() { Err(EINVAL) } else { Ok(Some(channel)) }
-    });
-    let Some(channel) = found else { return -1 };
-    await_event(&channel, |next| {
+        if event.is_null() { Err(EINVAL) } else { Ok(Awaited { listener: None, channel }) }
+    };
+    await_event(find, |_, next| {
         // SAFETY: the caller gives a place for the event.
         unsafe { event.write(next) };
         Ok(())

@@ -50,9 +50,11 @@ mod watch;
 
 use core::ffi::c_int;
 use std::collections::HashMap;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::cancel::{self, Uncancelled};
 use crate::process;
 
 /// An error number of the system.
@@ -139,13 +141,62 @@ pub(crate) fn set_errno(Errno(code): Errno) {
     unsafe { *libc::__errno_location() = code };
 }
 
-/// Runs a call of a program: an error goes to `errno`, and no panic reaches the program.
+/// Runs a call of a program: an error goes to `errno`, and no panic reaches the program. The thread
+/// is not cancelled meanwhile: see [`cancel`](crate::cancel).
 pub(crate) fn call<T>(on_error: T, act: impl FnOnce() -> Result<T>) -> T {
+    let _until_the_end = Uncancelled::new();
     let done = catch_unwind(AssertUnwindSafe(act)).unwrap_or(Err(Errno(libc::EIO)));
     done.unwrap_or_else(|error| {
         set_errno(error);
         on_error
     })
+}
+
+/// A call that waits has done nothing yet, and looks whether its thread is cancelled: it is made
+/// again.
+pub(crate) const NOT_YET: Errno = Errno(-1);
+
+/// As [`call`], for one that may wait for long: it ends with [`NOT_YET`] now and then. Neither
+/// `act` nor the frames that call this may own anything: see [`cancel`].
+pub(crate) fn call_that_waits<T: Copy>(on_error: T, mut act: impl FnMut() -> Result<T>) -> T {
+    loop {
+        // SAFETY: no frame up to the program owns anything.
+        unsafe { cancel::end_if_cancelled() };
+        let done = call(Some(on_error), || match act() {
+            Err(NOT_YET) => Ok(None),
+            done => done.map(Some),
+        });
+        if let Some(done) = done {
+            return done;
+        }
+    }
+}
+
+/// How a call goes on.
+#[derive(Clone, Copy, Debug)]
+enum Step<T> {
+    Done(T),
+    /// It is made again once the counter behind this descriptor is not zero.
+    Sleep(RawFd),
+}
+
+/// As [`call_that_waits`], for one that sleeps on a counter: `act` is told how the sleep has ended
+/// after which it goes on.
+fn call_that_sleeps<T: Copy>(
+    on_error: T,
+    mut act: impl FnMut(Option<Result<()>>) -> Result<Step<T>>,
+) -> T {
+    let mut slept = None;
+    loop {
+        match call(Step::Done(on_error), || act(slept)) {
+            Step::Done(done) => return done,
+            // SAFETY: no frame up to the program owns anything.
+            Step::Sleep(fd) => match unsafe { cancel::read_counter(fd) } {
+                true => slept = Some(Ok(())),
+                false => slept = Some(Err(Errno::last())),
+            },
+        }
+    }
 }
 
 /// As [`call`], for calls that return 0 or -1.

@@ -47,13 +47,22 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
                 RDMA_OPTION_ID_TOS => id.lock().tos = read(optval, optlen)?,
                 RDMA_OPTION_ID_REUSEADDR => {
                     let on: c_int = read(optval, optlen)?;
-                    before_binding(&id)?;
-                    id.lock().reuse = on != 0;
+                    let mut state = id.lock();
+                    // As in Linux. A port that is bound stays as it was bound.
+                    match state.stage {
+                        Stage::Idle => state.reuse = on != 0,
+                        Stage::Listening => return Err(EINVAL),
+                        _ if on == 0 => return Err(EINVAL),
+                        _ => state.reuse = true,
+                    }
                 }
                 RDMA_OPTION_ID_AFONLY => {
                     let on: c_int = read(optval, optlen)?;
-                    before_binding(&id)?;
-                    id.lock().v6_only = on != 0;
+                    let mut state = id.lock();
+                    if state.stage != Stage::Idle {
+                        return Err(EINVAL);
+                    }
+                    state.v6_only = on != 0;
                 }
                 RDMA_OPTION_ID_ACK_TIMEOUT => {
                     let timeout: u8 = read(optval, optlen)?;
@@ -67,10 +76,6 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
         }
         Ok(())
     })
-}
-
-fn before_binding(id: &Id) -> Result<()> {
-    if id.lock().stage == Stage::Idle { Ok(()) } else { Err(EINVAL) }
 }
 
 /// This card has no vendor options: those that a program sets are ignored, and a peer's are empty.

@@ -1,19 +1,24 @@
 //! The calls of `rdma/rsocket.h`, except those that wait for several sockets (see `poll`).
 //!
 //! The name and most options of a datagram socket are those of its UDP socket.
+//!
+//! Calls that wait for data, room or connections may be cancelled: see [`cancel`](crate::cancel).
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::MutexGuard;
 
-use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::messages::{self, Received};
 use super::socket::{self, Inner, Phase, Socket, conn_param};
 use super::stream::Stream;
-use super::{iomap, repoll, sockopt, wire};
+use super::{repoll, sockopt, wire};
 use crate::abi::rdma_cma::*;
-use crate::rdmacm::{EINVAL, Errno, Result, address, c_address, call, connect, events, status};
+use crate::rdmacm::{
+    EINVAL, Errno, NOT_YET, Result, address, c_address, call, call_that_waits, connect, events,
+    status,
+};
 use crate::sleep::OnSignal;
 
 /// Checks the result of a kernel call; its error is in `errno`.
@@ -73,12 +78,12 @@ pub(super) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     })
 }
 
-pub(super) unsafe extern "C" fn raccept(
+pub(super) unsafe extern "C-unwind" fn raccept(
     fd: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    call(-1, || {
+    call_that_waits(-1, || {
         let socket = socket::find(fd)?;
         let mut inner = socket.lock();
         loop {
@@ -213,6 +218,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let stream = inner.stream()?;
     if how == libc::SHUT_RD {
         stream.readable = false;
+        inner.bells.ring();
         return Ok(());
     }
     let (was_readable, was_writable) = (stream.readable, stream.writable);
@@ -233,6 +239,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<()> {
     let stream = inner.stream()?;
     stream.writable = false;
     stream.readable &= !whole;
+    inner.bells.ring();
     // Waits until the sent data has arrived, as TCP delivers it even after a close. A close that
     // ends before would cut the stream off, and to the peer that is its regular end.
     inner = socket.wait(inner, false, OnSignal::GoOn, |inner| {
@@ -261,7 +268,9 @@ pub(super) extern "C" fn rclose(fd: c_int) -> c_int {
         let socket = socket::find(fd)?;
         if socket.datagram {
             socket::remove(fd)?;
-            socket.lock().datagram = None;
+            let mut inner = socket.lock();
+            inner.datagram = None;
+            inner.bells.ring();
             // SAFETY: the descriptor was the socket's own.
             return passed_on(unsafe { libc::close(fd) }).map(|_| ());
         }
@@ -280,6 +289,7 @@ pub(super) extern "C" fn rclose(fd: c_int) -> c_int {
         connect::rdma_destroy_id(inner.id);
         connect::rdma_destroy_event_channel(inner.channel);
         (inner.id, inner.channel) = (ptr::null_mut(), ptr::null_mut());
+        inner.bells.ring();
         Ok(())
     })
 }
@@ -299,6 +309,7 @@ fn receive(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize> {
             });
             inner = match waited {
                 Ok(inner) => inner,
+                Err(NOT_YET) if done > 0 => continue,
                 Err(_) if done > 0 => return Ok(done),
                 Err(error) => return Err(error),
             };
@@ -349,6 +360,7 @@ unsafe fn send(socket: &Socket, buffers: &[iovec], flags: c_int) -> Result<usize
             if !inner.stream()?.can_send() {
                 inner = match socket.wait(inner, at_once, OnSignal::AsRead, ready) {
                     Ok(inner) => inner,
+                    Err(NOT_YET) if done > 0 => continue,
                     Err(_) if done > 0 => return Ok(done),
                     Err(error) => return Err(error),
                 };
@@ -410,13 +422,13 @@ fn one(buf: *const c_void, len: size_t) -> [iovec; 1] {
     [iovec { iov_base: buf.cast_mut(), iov_len: len }]
 }
 
-pub(super) unsafe extern "C" fn rrecv(
+pub(super) unsafe extern "C-unwind" fn rrecv(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    call(-1, || {
+    call_that_waits(-1, || {
         let socket = socket::find(fd)?;
         Ok(count(match socket.datagram {
             true => receive_datagram(&socket, &one(buf, len), flags)?.0,
@@ -425,7 +437,7 @@ pub(super) unsafe extern "C" fn rrecv(
     })
 }
 
-pub(super) unsafe extern "C" fn rrecvfrom(
+pub(super) unsafe extern "C-unwind" fn rrecvfrom(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -433,7 +445,7 @@ pub(super) unsafe extern "C" fn rrecvfrom(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> ssize_t {
-    call(-1, || {
+    call_that_waits(-1, || {
         let socket = socket::find(fd)?;
         if socket.datagram {
             let (done, received) = receive_datagram(&socket, &one(buf, len), flags)?;
@@ -452,8 +464,12 @@ pub(super) unsafe extern "C" fn rrecvfrom(
     })
 }
 
-pub(super) unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
-    call(-1, || {
+pub(super) unsafe extern "C-unwind" fn rrecvmsg(
+    fd: c_int,
+    msg: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
+    call_that_waits(-1, || {
         let socket = socket::find(fd)?;
         // SAFETY: the caller gives a message with its buffers.
         let buffers = unsafe { buffers_of(msg) }?;
@@ -496,13 +512,13 @@ unsafe fn vector<'a>(iov: *const iovec, len: usize) -> Result<&'a [iovec]> {
     }
 }
 
-pub(super) unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn rread(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: as for `rrecv`.
     unsafe { rrecv(fd, buf, len, 0) }
 }
 
-pub(super) unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, len: c_int) -> ssize_t {
-    call(-1, || {
+pub(super) unsafe extern "C-unwind" fn rreadv(fd: c_int, iov: *const iovec, len: c_int) -> ssize_t {
+    call_that_waits(-1, || {
         let socket = socket::find(fd)?;
         let len = usize::try_from(len).map_err(|_| EINVAL)?;
         // SAFETY: the caller gives as many buffers as it says.
@@ -514,13 +530,13 @@ pub(super) unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, len: c_int)
     })
 }
 
-pub(super) unsafe extern "C" fn rsend(
+pub(super) unsafe extern "C-unwind" fn rsend(
     fd: c_int,
     buf: *const c_void,
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    call(-1, || {
+    call_that_waits(-1, || {
         let socket = socket::find(fd)?;
         // SAFETY: the caller gives as many bytes as it says.
         Ok(count(unsafe {
@@ -532,7 +548,7 @@ pub(super) unsafe extern "C" fn rsend(
     })
 }
 
-pub(super) unsafe extern "C" fn rsendto(
+pub(super) unsafe extern "C-unwind" fn rsendto(
     fd: c_int,
     buf: *const c_void,
     len: size_t,
@@ -540,7 +556,7 @@ pub(super) unsafe extern "C" fn rsendto(
     addr: *const sockaddr,
     addrlen: socklen_t,
 ) -> ssize_t {
-    call(-1, || {
+    call_that_waits(-1, || {
         let socket = socket::find(fd)?;
         if socket.datagram {
             // SAFETY: the caller gives as many bytes as it says.
@@ -555,8 +571,12 @@ pub(super) unsafe extern "C" fn rsendto(
     })
 }
 
-pub(super) unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-    call(-1, || {
+pub(super) unsafe extern "C-unwind" fn rsendmsg(
+    fd: c_int,
+    msg: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    call_that_waits(-1, || {
         let socket = socket::find(fd)?;
         // SAFETY: the caller gives a message with its buffers.
         Ok(count(unsafe {
@@ -572,13 +592,21 @@ pub(super) unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c
     })
 }
 
-pub(super) unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn rwrite(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+) -> ssize_t {
     // SAFETY: as for `rsend`.
     unsafe { rsend(fd, buf, len, 0) }
 }
 
-pub(super) unsafe extern "C" fn rwritev(fd: c_int, iov: *const iovec, len: c_int) -> ssize_t {
-    call(-1, || {
+pub(super) unsafe extern "C-unwind" fn rwritev(
+    fd: c_int,
+    iov: *const iovec,
+    len: c_int,
+) -> ssize_t {
+    call_that_waits(-1, || {
         let socket = socket::find(fd)?;
         let len = usize::try_from(len).map_err(|_| EINVAL)?;
         // SAFETY: the caller gives as many buffers as it says.
@@ -740,41 +768,5 @@ pub(super) extern "C" fn rfcntl(fd: c_int, command: c_int, value: c_int) -> c_in
             libc::F_SETFD => Ok(0),
             _ => Err(EINVAL),
         }
-    })
-}
-
-pub(super) extern "C" fn riomap(
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    prot: c_int,
-    _flags: c_int,
-    offset: off_t,
-) -> off_t {
-    call(-1, || iomap::map(&*socket::find(fd)?, buf, len, prot, offset))
-}
-
-pub(super) extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
-    status(|| iomap::unmap(&*socket::find(fd)?, buf, len))
-}
-
-pub(super) unsafe extern "C" fn riowrite(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    offset: off_t,
-    flags: c_int,
-) -> size_t {
-    call(usize::MAX, || {
-        let socket = socket::find(fd)?;
-        if len == 0 {
-            return Ok(0);
-        }
-        if buf.is_null() {
-            return Err(Errno(libc::EFAULT));
-        }
-        // SAFETY: the caller gives as many bytes as it says.
-        let data = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) };
-        iomap::write(&socket, data, offset, flags & libc::MSG_DONTWAIT != 0)
     })
 }

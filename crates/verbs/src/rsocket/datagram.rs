@@ -191,8 +191,8 @@ impl Datagram {
         self.endpoint.as_ref().map_or(WAITING, Endpoint::slots).saturating_sub(self.arrived.len())
     }
 
-    /// Takes datagrams that have come, by queue pair and by UDP.
-    pub(super) fn progress(&mut self, sizes: Sizes) {
+    /// Takes datagrams that have come, by queue pair and by UDP; returns whether any came by UDP.
+    pub(super) fn progress(&mut self, sizes: Sizes) -> bool {
         let room = self.room();
         if let Some(endpoint) = &mut self.endpoint {
             let (connected, arrived) = (self.connected, &mut self.arrived);
@@ -204,14 +204,15 @@ impl Datagram {
             // While the queue pair brings datagrams, the kernel is asked only now and then.
             self.looks = self.looks.wrapping_add(1);
             if taken > 0 && !self.looks.is_multiple_of(16) {
-                return;
+                return false;
             }
         }
-        self.take_udp(sizes);
+        self.take_udp(sizes)
     }
 
-    /// Takes datagrams that have come by UDP.
-    pub(super) fn take_udp(&mut self, sizes: Sizes) {
+    /// Takes datagrams that have come by UDP, or an error of the UDP socket, if there are any.
+    pub(super) fn take_udp(&mut self, sizes: Sizes) -> bool {
+        let mut taken = false;
         let mut buffer = [0; SLOT + UdpHeader::MAX];
         for _ in 0..self.room().min(BATCH) {
             let mut len = 0;
@@ -227,11 +228,13 @@ impl Datagram {
                 Ok(from) => self.on_udp(from, &buffer[..len], sizes),
                 Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
                 Err(Errno(error)) => {
-                    self.error = error;
+                    (self.error, taken) = (error, true);
                     break;
                 }
             }
+            taken = true;
         }
+        taken
     }
 
     fn on_udp(&mut self, from: SocketAddr, message: &[u8], sizes: Sizes) {
@@ -259,10 +262,10 @@ impl Datagram {
         self.endpoint.as_ref().is_none_or(Endpoint::can_send)
     }
 
-    pub(super) fn arm(&mut self) {
-        if let Some(endpoint) = &mut self.endpoint {
-            endpoint.arm();
-        }
+    /// Arms the queue pair's completion queues, if it is there; returns whether it has taken an
+    /// event of theirs.
+    pub(super) fn arm(&mut self) -> bool {
+        self.endpoint.as_mut().is_some_and(Endpoint::arm)
     }
 
     /// The descriptors to wait on.

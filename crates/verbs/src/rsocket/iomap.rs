@@ -2,12 +2,14 @@
 
 use core::ffi::{c_int, c_void};
 
+use libc::{off_t, size_t};
+
 use super::map::Map;
-use super::socket::Socket;
+use super::socket::{self, Socket};
 use super::wire::{Mapping, Piece};
 use crate::abi::*;
 use crate::ibverbs::mr;
-use crate::rdmacm::{EINVAL, Errno, Result};
+use crate::rdmacm::{EINVAL, Errno, NOT_YET, Result, call, call_that_waits, status};
 use crate::sleep::OnSignal;
 
 /// Maps a buffer; returns the offset by which the peer knows it.
@@ -16,8 +18,8 @@ pub(super) fn map(
     buf: *mut c_void,
     len: usize,
     prot: c_int,
-    offset: libc::off_t,
-) -> Result<libc::off_t> {
+    offset: off_t,
+) -> Result<off_t> {
     if buf.is_null() || len == 0 || prot & !libc::PROT_WRITE != 0 {
         return Err(EINVAL);
     }
@@ -32,7 +34,7 @@ pub(super) fn map(
     }
     let mut map = Map { at: buf as usize, len, mr: region, entry: None };
     let offset = match offset {
-        -1 => buf as libc::off_t,
+        -1 => buf as off_t,
         given => given,
     };
     if remote {
@@ -71,33 +73,72 @@ pub(super) fn unmap(socket: &Socket, buf: *mut c_void, len: usize) -> Result<()>
     Ok(())
 }
 
-/// Writes into a mapped buffer of the peer.
-pub(super) fn write(
-    socket: &Socket,
-    data: &[u8],
-    offset: libc::off_t,
-    at_once: bool,
-) -> Result<usize> {
+/// Writes into mapped buffers of the peer, up to the end of what is mapped; returns how much.
+pub(super) fn write(socket: &Socket, data: &[u8], offset: off_t, at_once: bool) -> Result<usize> {
     let mut done = 0;
     let mut inner = socket.lock();
     let at_once = at_once || inner.options.nonblocking;
     while done < data.len() {
         let to = (offset as u64).wrapping_add(done as u64);
         let waited = socket.wait(inner, at_once, OnSignal::AsRead, |inner| {
-            inner.stream().map_or(true, |s| {
-                !s.writable || s.failed || s.can_write_mapped() && s.peer_mapping(to).is_some()
-            })
+            inner.stream().map_or(true, |s| !s.writable || s.failed || s.can_write_mapped())
         });
         inner = match waited {
             Ok(inner) => inner,
+            Err(NOT_YET) if done > 0 => socket.lock(),
             Err(_) if done > 0 => return Ok(done),
             Err(error) => return Err(error),
         };
-        let stream = inner.stream()?;
-        if !stream.writable || stream.failed {
-            return Err(Errno(libc::ECONNRESET));
+        match inner.stream() {
+            Ok(stream) if stream.writable && !stream.failed => {
+                if !stream.can_write_mapped() {
+                    continue;
+                }
+                if stream.peer_mapping(to).is_none() {
+                    return Ok(done);
+                }
+                done += stream.write_mapped(&data[done..], to)?;
+            }
+            _ if done > 0 => return Ok(done),
+            Ok(_) => return Err(Errno(libc::ECONNRESET)),
+            Err(error) => return Err(error),
         }
-        done += stream.write_mapped(&data[done..], to)?;
     }
     Ok(done)
+}
+
+pub(super) extern "C" fn riomap(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    _flags: c_int,
+    offset: off_t,
+) -> off_t {
+    call(-1, || map(&*socket::find(fd)?, buf, len, prot, offset))
+}
+
+pub(super) extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
+    status(|| unmap(&*socket::find(fd)?, buf, len))
+}
+
+pub(super) unsafe extern "C-unwind" fn riowrite(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    offset: off_t,
+    flags: c_int,
+) -> size_t {
+    call_that_waits(usize::MAX, || {
+        let socket = socket::find(fd)?;
+        if len == 0 {
+            return Ok(0);
+        }
+        if buf.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: the caller gives as many bytes as it says.
+        let data = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) };
+        write(&socket, data, offset, flags & libc::MSG_DONTWAIT != 0)
+    })
 }

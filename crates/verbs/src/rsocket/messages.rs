@@ -35,8 +35,11 @@ pub(super) fn send(
     datagram.start(to, sizes);
     if !datagram.peers.contains_key(&to) {
         // The answer that names the peer's queue pair may be waiting.
-        datagram.take_udp(sizes);
+        if datagram.take_udp(sizes) {
+            inner.bells.ring();
+        }
     }
+    let datagram = inner.datagram()?;
     if datagram.peers.contains_key(&to) && !datagram.can_send() {
         inner = socket.wait(inner, at_once, OnSignal::AsRead, |inner| {
             inner.datagram().map_or(true, |datagram| datagram.can_send())

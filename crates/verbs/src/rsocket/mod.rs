@@ -8,10 +8,12 @@
 //! - `wire` is the protocol's bytes, `stream` a connection that speaks it, `map` the buffers to
 //!   which a peer may write directly.
 //! - `datagram` is the state of datagram sockets, `ud` their queue pairs.
-//! - `socket` is a socket's state and how calls wait, `options` its options and sizes; `calls`,
+//! - `socket` is a socket's state and how calls wait, `bell` how they wake each other, `options` its
+//!   options and sizes; `calls`,
 //!   `messages`, `iomap`, `sockopt` and `poll` are the calls, and `repoll` what rdma-core has added
 //!   to them. `symbols` are the names that programs are linked to.
 
+mod bell;
 mod calls;
 mod datagram;
 mod iomap;

@@ -1,14 +1,14 @@
 //! `rpoll` and `rselect`: over rsockets and ordinary descriptors alike.
 
 use core::ffi::{c_int, c_short};
-use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, timeval};
 
+use super::bell::Bell;
 use super::socket::{self, Inner, Phase, SLEEP_MS, Socket};
-use crate::rdmacm::{EINVAL, Errno, Result, call};
+use crate::rdmacm::{EINVAL, Errno, NOT_YET, Result, call_that_waits};
 use crate::sleep::{OnSignal, sleep};
 
 /// How long to poll before sleeping.
@@ -37,8 +37,9 @@ fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
             if wanted & libc::POLLIN != 0 && (stream.has_data() || stream.is_at_end()) {
                 ready |= libc::POLLIN;
             }
-            if wanted & libc::POLLOUT != 0 && stream.writable && stream.can_send() {
-                ready |= libc::POLLOUT;
+            // A call that sends need not wait for its error either.
+            if !stream.writable || stream.failed || stream.can_send() {
+                ready |= wanted & libc::POLLOUT;
             }
             // Only after all data is read, because a program may stop reading at a hang-up.
             if !stream.readable && !stream.writable && !stream.has_data() {
@@ -52,8 +53,9 @@ fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {
     ready
 }
 
-/// Polls every entry once; returns the number that are ready.
-fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Result<c_int> {
+/// Polls every entry once; returns the number that are ready. Before a sleep, it hangs the call's
+/// bell at the sockets, and has them wake it.
+fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], bell: Option<&Bell>) -> Result<c_int> {
     let mut count = 0;
     for (fd, socket) in fds.iter_mut().zip(sockets) {
         fd.revents = 0;
@@ -64,14 +66,17 @@ fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Resul
         match socket {
             Some(socket) => {
                 let mut inner = socket.lock();
+                match bell {
+                    Some(bell) => {
+                        inner.arm();
+                        inner.bells.hang(bell);
+                    }
+                    None => inner.progress(),
+                }
                 if inner.phase == Phase::Listening {
                     drop(inner);
                     plain(fd);
                 } else {
-                    inner.progress();
-                    if arm {
-                        inner.arm();
-                    }
                     fd.revents = readiness(&mut inner, fd.events);
                 }
             }
@@ -87,14 +92,18 @@ fn look(fds: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> Resul
     Ok(count)
 }
 
-/// Waits until an entry is ready.
-pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
+/// The end of a wait of so many milliseconds; a negative number is one without end.
+pub(super) fn end_after(timeout_ms: c_int) -> Option<Instant> {
+    u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
+}
+
+/// Waits until an entry is ready, or to the end. Fails with `NOT_YET` now and then.
+pub(super) fn wait(fds: &mut [pollfd], end: Option<Instant>) -> Result<c_int> {
     let sockets: Vec<Option<Arc<Socket>>> = fds.iter().map(|fd| socket::look(fd.fd)).collect();
     let start = Instant::now();
-    let end = u64::try_from(timeout_ms).ok().map(|ms| start + Duration::from_millis(ms));
-    let mut armed = false;
+    let mut bell = None;
     loop {
-        let ready = look(fds, &sockets, armed)?;
+        let ready = look(fds, &sockets, bell.as_ref())?;
         let now = Instant::now();
         if ready > 0 || end.is_some_and(|end| now >= end) {
             return Ok(ready);
@@ -102,10 +111,11 @@ pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
         if now < start + SPIN {
             continue;
         }
-        if !mem::replace(&mut armed, true) {
+        let Some(bell) = bell.take() else {
+            bell = Some(Bell::new());
             continue;
-        }
-        let mut below = Vec::new();
+        };
+        let mut below = Vec::from_iter(bell.entry());
         for (fd, socket) in fds.iter().zip(&sockets) {
             match socket {
                 Some(socket) => below.extend(socket.lock().descriptors()),
@@ -116,32 +126,44 @@ pub(super) fn wait(fds: &mut [pollfd], timeout_ms: c_int) -> Result<c_int> {
             // Rounded up, so as not to spin at the end.
             (end - now).as_millis().saturating_add(1).min(SLEEP_MS as u128) as c_int
         });
-        sleep(below, left, OnSignal::AsPoll)?;
+        if !sleep(below, left, OnSignal::AsPoll)? {
+            return Err(NOT_YET);
+        }
     }
 }
 
-pub(super) unsafe extern "C" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: c_int) -> c_int {
-    call(-1, || {
+pub(super) unsafe extern "C-unwind" fn rpoll(
+    fds: *mut pollfd,
+    nfds: nfds_t,
+    timeout: c_int,
+) -> c_int {
+    let end = end_after(timeout);
+    call_that_waits(-1, || {
         let count = usize::try_from(nfds).map_err(|_| EINVAL)?;
         if count == 0 {
-            return wait(&mut [], timeout);
+            return wait(&mut [], end);
         }
         if fds.is_null() {
             return Err(Errno(libc::EFAULT));
         }
         // SAFETY: the caller gives as many entries as it says.
-        wait(unsafe { std::slice::from_raw_parts_mut(fds, count) }, timeout)
+        wait(unsafe { std::slice::from_raw_parts_mut(fds, count) }, end)
     })
 }
 
-pub(super) unsafe extern "C" fn rselect(
+pub(super) unsafe extern "C-unwind" fn rselect(
     nfds: c_int,
     readfds: *mut fd_set,
     writefds: *mut fd_set,
     exceptfds: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    call(-1, || {
+    // SAFETY: the caller gives a time, or a null pointer.
+    let end = unsafe { timeout.as_ref() }.and_then(|time| {
+        let ms = time.tv_sec.saturating_mul(1000).saturating_add(time.tv_usec / 1000);
+        end_after(c_int::try_from(ms).unwrap_or(c_int::MAX))
+    });
+    call_that_waits(-1, || {
         let sets = [
             (readfds, libc::POLLIN),
             (writefds, libc::POLLOUT),
@@ -149,27 +171,18 @@ pub(super) unsafe extern "C" fn rselect(
         ];
         // SAFETY: the caller gives sets, or null pointers.
         let mut fds = unsafe { asked_for(nfds, sets) };
-        // SAFETY: the caller gives a time, or a null pointer.
-        let timeout_ms = match unsafe { timeout.as_ref() } {
-            None => -1,
-            Some(time) => {
-                let ms = time.tv_sec.saturating_mul(1000).saturating_add(time.tv_usec / 1000);
-                c_int::try_from(ms).unwrap_or(c_int::MAX)
-            }
-        };
-        wait(&mut fds, timeout_ms)?;
+        wait(&mut fds, end)?;
+        if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+            return Err(Errno(libc::EBADF));
+        }
         let mut count = 0;
         for (set, event) in sets {
             if set.is_null() {
                 continue;
             }
-            // `select` has no set for an end or an error: the program notices them by reading or
-            // writing.
-            let event = match event {
-                libc::POLLIN => event | libc::POLLHUP | libc::POLLERR,
-                libc::POLLOUT => event | libc::POLLERR,
-                event => event,
-            };
+            // `select` has no set for an end or an error, and either ends the wait: so it is in
+            // every set that asks for the descriptor.
+            let event = event | libc::POLLHUP | libc::POLLERR;
             // SAFETY: the caller gives a set that no other thread uses.
             unsafe {
                 let asked = set.read();

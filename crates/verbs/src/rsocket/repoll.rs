@@ -6,21 +6,42 @@
 use core::ffi::c_int;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 use libc::{c_short, epoll_event, pollfd};
 use remora::event::Event;
 
 use super::poll;
+use super::socket::{self, Socket};
 use crate::process;
-use crate::rdmacm::{EINVAL, Errno, Result, call, status};
+use crate::rdmacm::{EINVAL, Errno, Result, call, call_that_waits, status};
 
 /// What a program wants to know of a descriptor.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Interest {
     events: u32,
     data: u64,
+    /// The rsocket that had the descriptor when the program gave it, if one had.
+    socket: Option<Weak<Socket>>,
+}
+
+impl Interest {
+    fn new(fd: c_int, event: &epoll_event) -> Interest {
+        let socket = socket::look(fd).map(|socket| Arc::downgrade(&socket));
+        Interest { events: event.events, data: event.u64, socket }
+    }
+
+    /// Was what the program gave closed? Another socket may have the descriptor by now. (Of an
+    /// ordinary descriptor that is closed, `poll` tells.)
+    fn is_gone(&self, fd: c_int) -> bool {
+        match (&self.socket, socket::look(fd)) {
+            (None, None) => false,
+            (Some(was), Some(is)) => !ptr::eq(was.as_ptr(), Arc::as_ptr(&is)),
+            _ => true,
+        }
+    }
 }
 
 /// The descriptors that a program watches together.
@@ -65,9 +86,11 @@ impl Watched {
         self.interests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The entries for `poll`; the last one is the descriptor that tells of changes.
+    /// The entries for `poll`; the last one is the descriptor that tells of changes. A descriptor
+    /// that was closed is forgotten, as epoll does.
     fn entries(&self) -> Vec<pollfd> {
-        let interests = self.interests();
+        let mut interests = self.interests();
+        interests.by_fd.retain(|fd, interest| !interest.is_gone(*fd));
         let (before, from): (Vec<_>, Vec<_>) = interests
             .by_fd
             .iter()
@@ -82,8 +105,7 @@ impl Watched {
         from.into_iter().chain(before).chain([changes]).collect()
     }
 
-    /// The events of entries that are ready, `most` of them. A descriptor that was closed is
-    /// forgotten, as epoll does.
+    /// The events of entries that are ready, `most` of them.
     fn report(&self, entries: &[pollfd], most: usize) -> Vec<epoll_event> {
         let mut interests = self.interests();
         let mut told = Vec::new();
@@ -93,6 +115,9 @@ impl Watched {
                 continue;
             }
             let Some(interest) = interests.by_fd.get_mut(&entry.fd) else { continue };
+            if interest.is_gone(entry.fd) {
+                continue;
+            }
             let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
             let events = entry.revents as u32 & (interest.events | always);
             if events == 0 {
@@ -110,38 +135,34 @@ impl Watched {
         told
     }
 
-    fn wait(&self, most: usize, timeout_ms: c_int) -> Result<Vec<epoll_event>> {
-        let start = Instant::now();
-        let end = u64::try_from(timeout_ms).ok().map(|ms| start + Duration::from_millis(ms));
+    /// Waits until there are events, or to the end. Fails with `NOT_YET` now and then.
+    fn wait(&self, most: usize, end: Option<Instant>) -> Result<Vec<epoll_event>> {
         loop {
-            let left = end.map_or(-1, |end| {
-                let left = end.saturating_duration_since(Instant::now());
-                // Rounded up, so as not to spin at the end.
-                left.as_micros().div_ceil(1000).min(c_int::MAX as u128) as c_int
-            });
             let mut entries = self.entries();
-            poll::wait(&mut entries, left)?;
-            let changed = entries.pop().is_some_and(|entry| entry.revents != 0);
-            if changed {
+            let ready = poll::wait(&mut entries, end)?;
+            if entries.pop().is_some_and(|entry| entry.revents != 0) {
+                // A descriptor may mean another socket now than when it was looked at.
                 self.changed.drain()?;
+                continue;
             }
             let told = self.report(&entries, most);
-            if !told.is_empty() || left == 0 {
+            if !told.is_empty() || ready == 0 {
                 return Ok(told);
             }
         }
     }
 
-    fn control(&self, op: c_int, fd: c_int, interest: Option<Interest>) -> Result<()> {
+    fn control(&self, op: c_int, fd: c_int, event: Option<&epoll_event>) -> Result<()> {
         let mut interests = self.interests();
-        let known = interests.by_fd.contains_key(&fd);
+        let known = interests.by_fd.get(&fd).is_some_and(|interest| !interest.is_gone(fd));
         match op {
             libc::EPOLL_CTL_ADD if known => return Err(Errno(libc::EEXIST)),
             libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !known => {
                 return Err(Errno(libc::ENOENT));
             }
             libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
-                interests.by_fd.insert(fd, interest.ok_or(Errno(libc::EFAULT))?);
+                let event = event.ok_or(Errno(libc::EFAULT))?;
+                interests.by_fd.insert(fd, Interest::new(fd, event));
             }
             libc::EPOLL_CTL_DEL => {
                 interests.by_fd.remove(&fd);
@@ -187,24 +208,23 @@ pub(super) unsafe extern "C" fn repoll_ctl(
             return Err(EINVAL);
         }
         // SAFETY: the caller gives an event, or a null pointer.
-        let interest = unsafe { event.as_ref() }
-            .map(|event| Interest { events: event.events, data: event.u64 });
-        watched.control(op, fd, interest)
+        watched.control(op, fd, unsafe { event.as_ref() })
     })
 }
 
-pub(super) unsafe extern "C" fn repoll_wait(
+pub(super) unsafe extern "C-unwind" fn repoll_wait(
     epfd: c_int,
     events: *mut epoll_event,
     maxevents: c_int,
     timeout: c_int,
 ) -> c_int {
-    call(-1, || {
+    let end = poll::end_after(timeout);
+    call_that_waits(-1, || {
         let most = usize::try_from(maxevents).ok().filter(|most| *most > 0).ok_or(EINVAL)?;
         if events.is_null() {
             return Err(Errno(libc::EFAULT));
         }
-        let told = Watched::find(epfd)?.wait(most, timeout)?;
+        let told = Watched::find(epfd)?.wait(most, end)?;
         for (at, event) in told.iter().enumerate() {
             // SAFETY: the caller gives room for as many events as it says.
             unsafe { events.add(at).write(*event) };

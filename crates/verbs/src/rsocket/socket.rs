@@ -2,10 +2,12 @@
 
 use core::ffi::c_int;
 use std::collections::HashMap;
+use std::mem;
 use std::ptr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::bell::{Bell, Bells};
 use super::datagram::Datagram;
 use super::map::Map;
 use super::options::Options;
@@ -14,16 +16,14 @@ use super::wire::{HELLO, Hello};
 use crate::abi::rdma_cma::*;
 use crate::process;
 use crate::rdmacm::objects::EventChannel;
-use crate::rdmacm::{EINVAL, Errno, Result, connect, events};
+use crate::rdmacm::{EINVAL, Errno, NOT_YET, Result, connect, events};
 use crate::sleep::{OnSignal, readable, sleep};
 
 /// How long a call polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long a thread waits for another that sleeps on the same socket, before it checks for itself.
-const RELY: Duration = Duration::from_millis(20);
-/// The longest sleep: another thread may have taken a socket's events, so that its descriptor stays
-/// silent.
-pub(super) const SLEEP_MS: c_int = 100;
+/// The longest sleep: calls look now and then whether their thread is cancelled, and at the clock
+/// for `SO_KEEPALIVE`. Tests sleep without end, so that what does not wake a call shows.
+pub(super) const SLEEP_MS: c_int = if cfg!(test) { c_int::MAX } else { 100 };
 
 /// The phase of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +46,6 @@ pub(super) struct Socket {
     /// A datagram socket, not a stream.
     pub(super) datagram: bool,
     inner: Mutex<Inner>,
-    changed: Condvar,
 }
 
 /// The state of a socket that changes, under its lock.
@@ -63,8 +62,8 @@ pub(super) struct Inner {
     /// For `SO_ERROR`.
     pub(super) error: c_int,
     pub(super) maps: Vec<Map>,
-    /// A thread sleeps on the descriptors.
-    waited_on: bool,
+    /// Those of the calls that sleep.
+    pub(super) bells: Bells,
 }
 
 // SAFETY: the pointers are handles, which each call looks up before it uses them.
@@ -128,9 +127,8 @@ fn with_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel, options: Optio
             datagram: None,
             error: 0,
             maps: Vec::new(),
-            waited_on: false,
+            bells: Bells::default(),
         }),
-        changed: Condvar::new(),
     }
 }
 
@@ -162,9 +160,8 @@ pub(super) fn create_datagram(fd: c_int) -> c_int {
             datagram: Some(Datagram::new(fd)),
             error: 0,
             maps: Vec::new(),
-            waited_on: false,
+            bells: Bells::default(),
         }),
-        changed: Condvar::new(),
     })
 }
 
@@ -250,17 +247,28 @@ impl Inner {
     /// Handles events of the connection, and of data.
     pub(super) fn progress(&mut self) {
         if let Some(datagram) = &mut self.datagram {
-            return datagram.progress(self.options.sizes);
+            if datagram.progress(self.options.sizes) {
+                self.bells.ring();
+            }
+            return;
         }
         if self.phase == Phase::Listening || self.channel.is_null() {
             return;
         }
         if let Some(stream) = &mut self.stream {
             stream.progress();
+            if self.options.keepalive != 0 {
+                let idle = u64::try_from(self.options.keepalive_time).unwrap_or(0);
+                stream.keep_alive(Duration::from_secs(idle));
+            }
+            if mem::take(&mut stream.has_just_failed) {
+                self.error = libc::ECONNRESET;
+            }
         }
         while let Some(event) = self.next_event() {
             self.on_event(event);
             events::rdma_ack_cm_event(event);
+            self.bells.ring();
         }
     }
 
@@ -317,13 +325,16 @@ impl Inner {
         self.datagram.as_mut().ok_or(EINVAL)
     }
 
-    /// Makes the descriptors readable at the next change.
+    /// Makes the descriptors readable at the next change. Events that came before are taken, and
+    /// the calls that sleep on the descriptors woken.
     pub(super) fn arm(&mut self) {
-        if let Some(datagram) = &mut self.datagram {
-            datagram.arm();
-        }
-        if let Some(stream) = &mut self.stream {
-            stream.arm();
+        let taken = match (&mut self.datagram, &mut self.stream) {
+            (Some(datagram), _) => datagram.arm(),
+            (_, Some(stream)) => stream.arm(),
+            _ => false,
+        };
+        if taken {
+            self.bells.ring();
         }
         self.progress();
     }
@@ -349,7 +360,8 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting.
+    /// Waits until `ready`; with `at_once`, fails with `EAGAIN` instead of waiting. A call that a
+    /// signal may end fails with `NOT_YET` now and then.
     pub(super) fn wait<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
@@ -370,23 +382,18 @@ impl Socket {
             if now < *spin_until.get_or_insert(now + SPIN) {
                 continue;
             }
-            if inner.waited_on {
-                let relied = self.changed.wait_timeout(inner, RELY);
-                inner = relied.unwrap_or_else(PoisonError::into_inner).0;
-                continue;
-            }
             inner.arm();
             if ready(&mut inner) {
                 return Ok(inner);
             }
-            let fds = inner.descriptors();
-            inner.waited_on = true;
+            let bell = Bell::new();
+            inner.bells.hang(&bell);
+            let fds = inner.descriptors().into_iter().chain(bell.entry()).collect();
             drop(inner);
-            let slept = sleep(fds, SLEEP_MS, on_signal);
+            if !sleep(fds, SLEEP_MS, on_signal)? && on_signal != OnSignal::GoOn {
+                return Err(NOT_YET);
+            }
             inner = self.lock();
-            inner.waited_on = false;
-            self.changed.notify_all();
-            slept?;
         }
     }
 }

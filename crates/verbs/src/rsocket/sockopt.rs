@@ -22,6 +22,8 @@ pub(super) unsafe fn set(
 ) -> Result<()> {
     // SAFETY: by promise of the caller.
     let int = || unsafe { given::<c_int>(value, len) };
+    let up_to =
+        |most| int().and_then(|n| if (1..=most).contains(&n) { Ok(n) } else { Err(EINVAL) });
     let id = inner.id;
     let pass_on = |option: rdma_options| -> Result<c_int> {
         let mut on = int()?;
@@ -53,7 +55,10 @@ pub(super) unsafe fn set(
         (libc::SOL_SOCKET, libc::SO_LINGER) => options.linger = unsafe { given(value, len) }?,
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => options.keepalive = int()?,
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => options.oob_inline = int()?,
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => options.keepalive_time = int()?,
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => options.keepalive_time = up_to(32767)?,
+        // The card repeats by itself what its peer does not answer, in its own time.
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => options.keepalive_interval = up_to(32767)?,
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => options.keepalive_count = up_to(127)?,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.no_delay = int()?,
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => options.max_segment = int()?,
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
@@ -134,6 +139,8 @@ pub(super) fn get(inner: &mut Inner, level: c_int, name: c_int) -> Result<Vec<u8
         (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
         (libc::SOL_SOCKET, libc::SO_ERROR) => std::mem::take(&mut inner.error),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => options.keepalive_time,
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => options.keepalive_interval,
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => options.keepalive_count,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.no_delay,
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => options.max_segment,
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => options.v6_only,

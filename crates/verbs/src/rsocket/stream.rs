@@ -5,6 +5,7 @@ use core::mem::size_of;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
+use std::time::{Duration, Instant};
 
 use super::options::Sizes;
 use super::wire::{self, Hello, Mapping, Piece};
@@ -131,6 +132,10 @@ pub(super) struct Stream {
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) failed: bool,
+    /// It has failed, and the socket does not know yet.
+    pub(super) has_just_failed: bool,
+    /// When a look first found no traffic since the look before.
+    idle_since: Option<Instant>,
 }
 
 // SAFETY: verbs check the handles.
@@ -194,6 +199,8 @@ impl Stream {
             readable: true,
             writable: true,
             failed: false,
+            has_just_failed: false,
+            idle_since: None,
         };
         (0..sizes.recv_queue).try_for_each(|_| stream.post_recv())?;
         Ok(stream)
@@ -292,6 +299,9 @@ impl Stream {
             for wc in done.iter().take(count) {
                 self.on_completion(wc);
             }
+            if count > 0 {
+                self.idle_since = None;
+            }
             if count < BATCH {
                 break;
             }
@@ -299,7 +309,24 @@ impl Stream {
         self.give_due_credits();
     }
 
+    /// Asks whether the peer is still there, after this long without traffic: a write without data
+    /// fails if it is not. The peer learns nothing of it.
+    pub(super) fn keep_alive(&mut self, idle: Duration) {
+        let now = Instant::now();
+        let idle_for = now - *self.idle_since.get_or_insert(now);
+        let can_ask = self.up && self.writable && !self.failed && self.requests_room > 0;
+        if idle_for < idle || !can_ask {
+            return;
+        }
+        self.idle_since = None;
+        match self.post_write(&mut [], wire::message(wire::OP_WRITE, 0), (0, 0), 0) {
+            Ok(()) => self.requests_room -= 1,
+            Err(_) => self.fail(),
+        }
+    }
+
     fn fail(&mut self) {
+        self.has_just_failed |= !self.failed;
         self.failed = true;
     }
 
@@ -585,10 +612,10 @@ impl Stream {
         self.up && self.requests_room > 0 && self.send_room >= LOW_WATER.min(self.send.len() / 2)
     }
 
-    /// Arms the completion channel for the next completion. The caller must then check once more
-    /// for completions that came before.
-    pub(super) fn arm(&mut self) {
-        self.drain_events();
+    /// Arms the completion channel for the next completion; returns whether it has taken an event.
+    /// The caller must then check once more for completions that came before.
+    pub(super) fn arm(&mut self) -> bool {
+        let taken = self.take_events();
         if !self.armed {
             // SAFETY: the stream's own queue.
             if unsafe { cq::req_notify_cq(self.cq, 0) } != 0 {
@@ -596,16 +623,19 @@ impl Stream {
             }
             self.armed = true;
         }
+        taken
     }
 
-    /// Takes the events of the completion channel.
-    pub(super) fn drain_events(&mut self) {
+    /// Takes the events of the completion channel, if there are any.
+    fn take_events(&mut self) -> bool {
+        let mut taken = false;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the stream's own channel, and room for the results. It does not block.
         while unsafe { channel::get_cq_event(self.events, &mut cq, &mut context) } == 0 {
             channel::ack_cq_events(cq, 1);
-            self.armed = false;
+            (self.armed, taken) = (false, true);
         }
+        taken
     }
 
     /// The protection domain, to which buffers that the program maps belong too.

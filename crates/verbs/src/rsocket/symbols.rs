@@ -1,6 +1,6 @@
 //! The exported symbols of rsockets: name, version and function of each.
 
-use super::{calls, poll, repoll};
+use super::{calls, iomap, poll, repoll};
 use crate::export::export;
 
 export! {
@@ -15,9 +15,9 @@ export! {
     "rgetpeername@@RDMACM_1.0" = calls::rgetpeername;
     "rgetsockname@@RDMACM_1.0" = calls::rgetsockname;
     "rgetsockopt@@RDMACM_1.0" = calls::rgetsockopt;
-    "riomap@@RDMACM_1.0" = calls::riomap;
-    "riounmap@@RDMACM_1.0" = calls::riounmap;
-    "riowrite@@RDMACM_1.0" = calls::riowrite;
+    "riomap@@RDMACM_1.0" = iomap::riomap;
+    "riounmap@@RDMACM_1.0" = iomap::riounmap;
+    "riowrite@@RDMACM_1.0" = iomap::riowrite;
     "rlisten@@RDMACM_1.0" = calls::rlisten;
     "rpoll@@RDMACM_1.0" = poll::rpoll;
     "rread@@RDMACM_1.0" = calls::rread;

@@ -1,15 +1,15 @@
 //! Streams whose peer does not keep to the protocol: two sockets of this process.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_short};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use super::socket::Inner;
-use super::{calls, poll, socket};
+use super::{calls, iomap, poll, socket};
 use crate::abi::IBV_QPS_RTS;
-use crate::abi::rdma_cma::any_address;
+use crate::abi::rdma_cma::{RDMA_IOMAPSIZE, SOL_RDMA, any_address};
 use crate::rdmacm::c_address;
 use crate::sleep::OnSignal;
 
@@ -82,6 +82,14 @@ fn send(fd: c_int, data: &[u8]) {
     // SAFETY: the data lives through the call.
     let sent = unsafe { calls::rsend(fd, data.as_ptr().cast(), data.len(), 0) };
     assert_eq!(sent, data.len() as isize);
+}
+
+/// Polls one socket; returns the call's result, and the events.
+fn poll_for(fd: c_int, events: c_short, timeout_ms: c_int) -> (c_int, c_short) {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: there is one entry.
+    let ready = unsafe { poll::rpoll(&mut entry, 1, timeout_ms) };
+    (ready, entry.revents)
 }
 
 fn receive(fd: c_int) -> Result<Vec<u8>, Option<i32>> {
@@ -251,6 +259,144 @@ fn a_call_that_waits_is_not_left_asleep_by_a_poll() {
     assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
 }
 
+/// A thread sends, and sleeps whenever it has no credits; another sleeps until there is data.
+#[test]
+fn a_send_is_not_left_asleep_by_a_poll() {
+    const BYTES: usize = 16 << 20;
+    let (client, server) = pair();
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            let (mut room, mut got) = (vec![0; 1 << 20], 0);
+            while got < BYTES {
+                // SAFETY: there is as much room as the call is told.
+                let part = unsafe { calls::rrecv(server, room.as_mut_ptr().cast(), room.len(), 0) };
+                got += usize::try_from(part).unwrap();
+            }
+            send(server, b"!");
+        });
+        threads.spawn(|| assert_eq!(poll_for(client, libc::POLLIN, -1), (1, libc::POLLIN)));
+        send(client, &vec![7; BYTES]);
+    });
+    assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
+}
+
+/// Selects one socket for writing and for what is exceptional, without waiting; returns the call's
+/// result, and whether the socket is in the sets.
+fn select_for_writing(fd: c_int) -> (c_int, [bool; 2]) {
+    // SAFETY: zeroes are a set; the sets and the time live through the calls.
+    unsafe {
+        let (mut sets, mut at_once) = (std::mem::zeroed::<[libc::fd_set; 2]>(), std::mem::zeroed());
+        sets.iter_mut().for_each(|set| libc::FD_SET(fd, set));
+        let [write, except] = &mut sets;
+        let ready = poll::rselect(fd + 1, std::ptr::null_mut(), write, except, &mut at_once);
+        (ready, [write, except].map(|set| libc::FD_ISSET(fd, set)))
+    }
+}
+
+/// It would be told so at once if it did write.
+#[test]
+fn a_writer_that_polls_learns_that_its_peer_has_closed() {
+    let (client, server) = pair();
+    assert_eq!(select_for_writing(client), (1, [true, false]));
+    send(server, b"unread");
+    assert_eq!(calls::rclose(server), 0);
+    let socket = socket::find(client).unwrap();
+    let has_ended = |inner: &mut Inner| !inner.stream().unwrap().writable;
+    drop(socket.wait(socket.lock(), false, OnSignal::GoOn, has_ended).unwrap());
+    assert_eq!(poll_for(client, libc::POLLOUT, -1), (1, libc::POLLOUT));
+    assert_eq!(select_for_writing(client), (1, [true, false]));
+    assert_eq!(receive(client), Ok(b"unread".to_vec()));
+    let (ready, events) = poll_for(client, libc::POLLOUT, -1);
+    assert_eq!((ready, events), (1, libc::POLLOUT | libc::POLLHUP));
+    assert_eq!(select_for_writing(client), (2, [true, true]));
+    assert_eq!(calls::rclose(client), 0);
+    assert_eq!(select_for_writing(libc::FD_SETSIZE as c_int - 1), (-1, [true, true]));
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EBADF));
+}
+
+fn write_mapped(fd: c_int, data: &[u8], offset: libc::off_t) -> usize {
+    // SAFETY: the data lives through the call.
+    unsafe { iomap::riowrite(fd, data.as_ptr().cast(), data.len(), offset, 0) }
+}
+
+/// A peer may never map more.
+#[test]
+fn a_write_ends_where_the_peers_mapping_does() {
+    let ((listener, at), client) = (listener(), stream());
+    for fd in [listener, client] {
+        assert_eq!(set_option(fd, SOL_RDMA as c_int, RDMA_IOMAPSIZE as c_int, 4), Ok(()));
+    }
+    let accepted = thread::spawn(move || accept(listener));
+    assert_eq!(connect(client, &at), 0);
+    let server = accepted.join().unwrap();
+    let mut mapped = [0u8; 64];
+    let place = mapped.as_mut_ptr().cast();
+    assert_eq!(iomap::riomap(server, place, 64, libc::PROT_WRITE, 0, 0), 0);
+    // What is sent after it tells the client that the mapping has come.
+    send(server, b"!");
+    assert_eq!(receive(client), Ok(b"!".to_vec()));
+    assert_eq!(write_mapped(client, &[7; 64], 0), 64);
+    assert_eq!(write_mapped(client, &[7; 64], 48), 16);
+    assert_eq!(write_mapped(client, &[7; 64], 64), 0);
+    assert_eq!(iomap::riounmap(server, place, 64), 0);
+    for fd in [client, server, listener] {
+        assert_eq!(calls::rclose(fd), 0);
+    }
+}
+
+fn set_option(fd: c_int, level: c_int, name: c_int, value: c_int) -> Result<(), Option<i32>> {
+    // SAFETY: the value lives through the call, and has the size given.
+    match unsafe { calls::rsetsockopt(fd, level, name, (&raw const value).cast(), 4) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error()),
+    }
+}
+
+fn option(fd: c_int, level: c_int, name: c_int) -> c_int {
+    let (mut value, mut len) = (-1, 4);
+    // SAFETY: there is as much room as the call is told.
+    let got = unsafe { calls::rgetsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    assert_eq!((got, len), (0, 4));
+    value
+}
+
+#[test]
+fn a_connected_socket_takes_the_options_that_tcp_takes() {
+    let (client, server) = pair();
+    for name in [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT] {
+        assert_eq!(set_option(client, libc::IPPROTO_TCP, name, 5), Ok(()));
+        assert_eq!(option(client, libc::IPPROTO_TCP, name), 5);
+        assert_eq!(set_option(client, libc::IPPROTO_TCP, name, 0), Err(Some(libc::EINVAL)));
+    }
+    assert_eq!(set_option(client, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1), Ok(()));
+    assert_eq!(option(client, libc::SOL_SOCKET, libc::SO_REUSEADDR), 1);
+    assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
+}
+
+#[test]
+fn a_socket_that_is_kept_alive_asks_its_peer() {
+    let (client, server) = pair();
+    let socket = socket::find(client).unwrap();
+    let mut inner = socket.lock();
+    let asks = |inner: &mut Inner| {
+        inner.progress();
+        !inner.stream().unwrap().all_sent()
+    };
+    inner.options.keepalive_time = 0;
+    while asks(&mut inner) {}
+    assert!(!asks(&mut inner));
+    inner.options.keepalive = 1;
+    assert!(asks(&mut inner));
+    inner.options.keepalive = 0;
+    // The peer's card answers.
+    while asks(&mut inner) {}
+    assert!(!inner.stream().unwrap().failed);
+    drop(inner);
+    send(client, b"!");
+    assert_eq!(receive(server), Ok(b"!".to_vec()));
+    assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
+}
+
 /// What a peer sends beyond its credits is not remembered without end.
 #[test]
 fn a_peer_that_sends_more_than_it_may_loses_the_stream() {
@@ -273,5 +419,7 @@ fn a_peer_that_sends_more_than_it_may_loses_the_stream() {
         }
     };
     assert_eq!((got, end), (credits, Err(Some(libc::ECONNRESET))));
+    let error = || option(server, libc::SOL_SOCKET, libc::SO_ERROR);
+    assert_eq!((error(), error()), (libc::ECONNRESET, 0));
     assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
 }

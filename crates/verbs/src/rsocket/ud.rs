@@ -324,19 +324,22 @@ impl Endpoint {
         count
     }
 
-    /// Arms the completion channel for the next completion. The caller must then check once more
-    /// for completions that came before.
-    pub(super) fn arm(&mut self) {
+    /// Arms the completion channel for the next completion; returns whether it has taken an event.
+    /// The caller must then check once more for completions that came before.
+    pub(super) fn arm(&mut self) -> bool {
+        let mut taken = false;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the endpoint's own channel, and room for the results. It does not block.
         while unsafe { channel::get_cq_event(self.events, &mut cq, &mut context) } == 0 {
             channel::ack_cq_events(cq, 1);
             self.armed[usize::from(cq == self.recv_cq)] = false;
+            taken = true;
         }
         for (armed, cq) in self.armed.iter_mut().zip([self.send_cq, self.recv_cq]) {
             // SAFETY: the endpoint's own queue.
             *armed = *armed || unsafe { cq::req_notify_cq(cq, 0) } == 0;
         }
+        taken
     }
 
     /// The number of datagrams that may wait for the program.

@@ -41,7 +41,7 @@ static void give_queue_pair(struct rdma_cm_id *id)
 	CHECK(!rdma_create_qp(id, NULL, &init));
 }
 
-static void connect_ends(struct ends *ends)
+static inline void connect_ends(struct ends *ends)
 {
 	struct rdma_event_channel *ours = rdma_create_event_channel();
 	struct rdma_event_channel *theirs = rdma_create_event_channel();

@@ -11,7 +11,8 @@
 //!   cards, and `farewell` is what is done when it ends.
 //! - [`ibverbs`] and [`rdmacm`] are the two libraries; [`rsocket`] is built on [`rdmacm`].
 //! - `card` is one card, `pool` the memory behind handles, and `log` what the library logs. `sleep`
-//!   is how calls of both libraries wait, and what signals do to that.
+//!   is how calls of both libraries wait, and what signals do to that; `cancel` is what lets a
+//!   program end a thread that waits.
 //! - `sysfs` makes the files that stand for `/sys/class/infiniband`; `preload` says where they are.
 //!
 //! Handles are pointers to structs that begin with the C struct of the header; programs read its

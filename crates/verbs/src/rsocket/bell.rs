@@ -2,7 +2,7 @@
 //!
 //! Calls sleep on a socket's descriptors, which are silent again once any call has taken the events
 //! behind them. So a call that is about to sleep hangs a bell of its own at each socket, under the
-//! socket's lock, and whoever takes events there rings all the bells.
+//! socket's lock, and a call that takes events there rings all the bells.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Weak};

@@ -8,10 +8,10 @@
 //! - `wire` is the protocol's bytes, `stream` a connection that speaks it, `map` the buffers to
 //!   which a peer may write directly.
 //! - `datagram` is the state of datagram sockets, `ud` their queue pairs.
-//! - `socket` is a socket's state and how calls wait, `bell` how they wake each other, `options` its
-//!   options and sizes; `calls`,
-//!   `messages`, `iomap`, `sockopt` and `poll` are the calls, and `repoll` what rdma-core has added
-//!   to them. `symbols` are the names that programs are linked to.
+//! - `socket` is a socket's state and how calls wait, `bell` how they wake each other, `options` a
+//!   socket's options and sizes; `calls`, `messages`, `iomap`, `sockopt` and `poll` are the calls,
+//!   and `repoll` what rdma-core has added to them. `symbols` are the names that programs are
+//!   linked to.
 
 mod bell;
 mod calls;

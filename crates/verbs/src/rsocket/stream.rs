@@ -152,11 +152,7 @@ impl Stream {
         // SAFETY: the channel was just made.
         let comp_fd = unsafe { (*events).fd };
         set_nonblocking(comp_fd)?;
-        let write = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-        let table_len = wire::TARGETS * wire::PIECE + sizes.mappings * wire::MAPPING;
-        let send = Buffer::new(pd, sizes.send_buffer, IBV_ACCESS_LOCAL_WRITE)?;
-        let recv = Buffer::new(pd, sizes.recv_buffer, write)?;
-        let table = Buffer::new(pd, table_len, write)?;
+        let [send, recv, table] = buffers_of(pd, sizes)?;
         let mut init = queue_pair_of(cq, sizes);
         // SAFETY: the attributes live through the call.
         Errno::check(unsafe { queue_pair::rdma_create_qp(id, pd, &mut init) })?;
@@ -672,6 +668,17 @@ impl Queues {
         }
         Ok(Queues { cq, events })
     }
+}
+
+/// The buffers of a stream: for what it sends, for what it receives, and for its table.
+fn buffers_of(pd: *mut ibv_pd, sizes: Sizes) -> Result<[Buffer; 3]> {
+    let write = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    let table_len = wire::TARGETS * wire::PIECE + sizes.mappings * wire::MAPPING;
+    Ok([
+        Buffer::new(pd, sizes.send_buffer, IBV_ACCESS_LOCAL_WRITE)?,
+        Buffer::new(pd, sizes.recv_buffer, write)?,
+        Buffer::new(pd, table_len, write)?,
+    ])
 }
 
 /// The attributes of a stream's queue pair.

@@ -72,6 +72,34 @@ impl KernelIo<'_> {
         &mut self.card.counters
     }
 
+    /// Are turns on the card paid for, as where several clients share it?
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.card.scheduler.is_shared()
+    }
+
+    /// Has a client of the card pay for so many steps of its kernels: its queue pairs and kernels
+    /// wait as if it had sent so much.
+    #[inline]
+    pub fn pay(&mut self, client: u16, steps: u64) {
+        self.card.scheduler.charge_steps(client, steps);
+    }
+
+    /// How much of the card a client has had, among those that want it: who has had least comes
+    /// first.
+    pub fn had(&self, client: u16) -> u128 {
+        self.card.scheduler.clock(client)
+    }
+
+    /// Do others' turns come before those of a client's kernels? Then its kernels are to wait, and
+    /// have another turn when some of those are over.
+    #[inline]
+    pub fn comes_later(&mut self, client: u16) -> bool {
+        let later = self.card.scheduler.comes_later(client);
+        self.card.kernel.held |= later;
+        later
+    }
+
     /// A region's first address and length, if the key names one in this protection domain.
     pub fn region(&self, key: Key, pd: Pd) -> Option<(u64, u64)> {
         self.card.regions.range(key, pd)

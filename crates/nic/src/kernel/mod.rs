@@ -102,7 +102,8 @@ pub enum Verdict {
 /// Runs kernels for a card: see the module documentation.
 ///
 /// The time that a call takes must be limited by its arguments or by a budget of the
-/// implementation's.
+/// implementation's. Where several clients share the card, it is paid for: see [`KernelIo::pay`]
+/// and [`KernelIo::comes_later`].
 pub trait Kernels: Any + Send + fmt::Debug {
     /// Takes an RPC, or the first packet of an RPC WRITE. `params` are the parameters behind the
     /// header, `data` is the payload that came with them, and `more` says how many bytes of payload

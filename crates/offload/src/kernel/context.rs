@@ -370,6 +370,7 @@ impl Context {
             }
             yielded = true;
             turn.steps = 0;
+            turn.taken += 1;
             turn.invocation.left = turn.invocation.left.checked_sub(1).ok_or(CallStatus::BUDGET)?;
             Ok(Poll::Pending)
         })

@@ -421,6 +421,7 @@ impl Executor {
             id,
             chunk: (!chunk.is_empty()).then_some(chunk),
             steps: most,
+            taken: 0,
         };
         let code = &mut program.code;
         let (polled, turn) = poll_with(turn, |cx| {
@@ -429,6 +430,7 @@ impl Executor {
                 code.poll(cell, cx)
             })
         });
+        turn.io.pay(turn.invocation.call.client, turn.taken);
         let Turn { invocation, chunk: left, steps, .. } = turn;
         invocation.cell = started.filter(|_| !matches!(polled, Some(Poll::Ready(_))));
         let wait = invocation.wait;
@@ -450,6 +452,32 @@ impl Executor {
             }
         }
         steps
+    }
+
+    /// Runs an invocation with payload that has just arrived, unless others' turns come first.
+    fn run_or_wait(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8]) {
+        let invocation = &mut self.invocations[index as usize];
+        if !io.comes_later(invocation.call.client) {
+            self.run(io, index, chunk, self.limits.turn_steps);
+            return;
+        }
+        invocation.staged.extend_from_slice(chunk);
+        invocation.wait = Wait::Turn;
+        self.make_ready(index);
+    }
+
+    /// Takes the number of the invocation that runs next, if one may: the one that has waited
+    /// longest, of the client that has had least of the card.
+    fn next_ready(&mut self, io: &mut KernelIo<'_>) -> Option<u32> {
+        if !io.is_shared() {
+            return self.ready.pop_front();
+        }
+        // (One that has ended goes first, and costs nothing.)
+        let of = |id: &u32| Some(self.invocations[self.find(*id)? as usize].call.client);
+        let had = |(_, client): &(usize, Option<u16>)| client.map(|client| io.had(client));
+        let (at, client) = self.ready.iter().map(of).enumerate().min_by_key(had)?;
+        let waits = client.is_some_and(|client| io.comes_later(client));
+        if waits { None } else { self.ready.remove(at) }
     }
 
     /// Notes that an invocation waits for room to send, for a limited time; ends it if that time is
@@ -649,7 +677,7 @@ impl remora_nic::kernel::Kernels for Executor {
         invocation.begin(call, params, more == 0, budget);
         invocation.program = at;
         let id = self.id(index);
-        self.run(io, index, data, self.limits.turn_steps);
+        self.run_or_wait(io, index, data);
         if more > 0 && self.find(id).is_some() { Taken::Wants(id) } else { Taken::Done }
     }
 
@@ -682,7 +710,7 @@ impl remora_nic::kernel::Kernels for Executor {
         }
         if invocation.wait == Wait::Payload {
             invocation.ended = last;
-            self.run(io, index, bytes, self.limits.turn_steps);
+            self.run_or_wait(io, index, bytes);
             return Ok(());
         }
         invocation.staged.extend_from_slice(bytes);
@@ -702,12 +730,10 @@ impl remora_nic::kernel::Kernels for Executor {
                 self.awake(io, at, index);
             }
         }
-        let mut steps = self.limits.turn_steps;
-        for _ in 0..self.limits.turn_invocations {
-            if steps == 0 {
-                break;
-            }
-            let Some(id) = self.ready.pop_front() else { break };
+        let (mut steps, mut runs) = (self.limits.turn_steps, self.limits.turn_invocations);
+        while steps > 0 && runs > 0 {
+            runs -= 1;
+            let Some(id) = self.next_ready(io) else { break };
             let Some(index) = self.find(id) else { continue };
             self.invocations[index as usize].queued = false;
             steps = self.run(io, index, &[], steps);

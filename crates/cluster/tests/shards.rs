@@ -268,16 +268,30 @@ fn a_move_outlives_the_primaries_of_both_groups() {
     });
 }
 
+/// Slots of the first group begin to move to the other one: some keys have come, and most have not.
+/// On a busy machine more may be there before that is seen: then they go back.
+fn begin_move(trial: &Trial, ranges: &str) {
+    let all = trial.count_of("a");
+    loop {
+        trial.move_slots(ranges, "b");
+        until("keys are on their way", || (trial.count_of("b") > 0).then_some(()));
+        if trial.count_of("a") > all * 3 / 4 {
+            return;
+        }
+        trial.wait_until_moved();
+        trial.move_slots(ranges, "a");
+        trial.wait_until_moved();
+    }
+}
+
 /// All nodes of the giving group are lost, with what they had in memory, and it begins anew: the
 /// slots go on with the other group, and no key comes back.
 #[test]
 fn a_move_ends_where_the_giving_group_begins_anew() {
     let mut trial = Trial::new(&["a", "b"], 1);
     fill(&trial, 15_000);
-    trial.move_slots("0-8191", "b");
-    until("keys are on their way", || (trial.count_of("b") > 0).then_some(()));
+    begin_move(&trial, "0-8191");
     trial.end("a");
-    assert!(!trial.is_moved(), "all keys have gone before");
     trial.begin_anew("a");
     trial.wait_until_moved();
     for group in ["a", "b"] {
@@ -317,8 +331,7 @@ fn keys_on_their_way_stay_as_they_are_when_the_primary_goes() {
     let mut trial = Trial::new(&["a", "b"], 3);
     fill(&trial, COUNT);
     trial.kill_backup("b");
-    trial.move_slots("0-16383", "b");
-    until("keys are on their way", || (trial.count_of("b") > 0).then_some(()));
+    begin_move(&trial, "0-16383");
     // The other group has no majority any more.
     trial.kill_primary("b");
     assert_ne!(trial.count_of("a"), 0, "all keys have gone before");

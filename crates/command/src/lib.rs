@@ -9,8 +9,7 @@
 //! - [`output`]: tables and JSON. [`foreign`]: JSON that comes from elsewhere. [`log`]: what is
 //!   logged, and where.
 //! - [`child`]: starts other processes of this program. [`bound`]: other programs, which end with
-//!   this process. [`thread`]: starts threads. [`stop`]: how a
-//!   command that serves is ended.
+//!   this process. [`thread`]: starts threads. [`stop`]: how a command that serves is ended.
 //! - [`random`]: tokens and seeds. [`draws`]: random numbers of a seed. [`percentile`]: percentiles
 //!   of measurements. [`folder`]: temporary files. [`flight`]: many puts under way at once.
 #![warn(missing_debug_implementations)]

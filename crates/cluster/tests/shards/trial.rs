@@ -32,12 +32,12 @@ const LIMIT: u64 = 32 << 20;
 const SALT: u64 = 0x5a17;
 const LATER_SALT: u64 = 0x5a18;
 
-/// A node. Its clients go first, and what waits for the group last.
+/// A node. What it does by itself ends first, as in a crash; then its clients go.
 struct Member {
+    _mover: Mover<Region>,
     fronts: Server,
     ways: CardWays,
     node: Node<Region>,
-    _mover: Mover<Region>,
     is_blind: Arc<AtomicBool>,
 }
 
@@ -284,5 +284,5 @@ fn start(service: &InProcess, map: Sight, name: &str, me: NodeId, salt: u64) -> 
     let node = Node::start(store, vec![space], coordinator).unwrap();
     let is_blind = map.is_blind.clone();
     let mover = Mover::start(slots, Box::new(map), None).unwrap();
-    Member { fronts, ways, node, _mover: mover, is_blind }
+    Member { _mover: mover, fronts, ways, node, is_blind }
 }

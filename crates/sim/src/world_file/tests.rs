@@ -295,7 +295,6 @@ fn a_workload_may_be_of_some_hosts() {
     assert!(one.contains("needs two hosts"), "{one}");
 }
 
-/// What flow control has no use for is a mistake where it stands.
 /// Patterns on a part of the hosts, in the order in which these are named.
 #[test]
 fn workloads_are_put_on_sets_of_hosts() {
@@ -327,6 +326,7 @@ fn workloads_are_put_on_sets_of_hosts() {
     }
 }
 
+/// What flow control has no use for is a mistake where it stands.
 #[test]
 fn limits_of_queues_and_flow_control_exclude_each_other() {
     for (line, value) in [("queue = \"100KB\"", "\"100KB\""), ("alpha = 0.5", "0.5")] {

@@ -5,6 +5,7 @@ use crate::env::Env;
 use crate::qp::Qp;
 use crate::qp::acknowledge::{ACKNOWLEDGE, Owed};
 use crate::transmit::TransmitBatch;
+use crate::wire::MAX_HEADER;
 use crate::wire::opcode::Follows;
 use crate::wire::{Aeth, Bth, Extensions, Op, Operation, Packet, Position, Sack, Transport};
 
@@ -38,19 +39,20 @@ impl Qp {
             flags: echo_flag | copy_flag,
         };
         arrivals.last.copy = false;
-        // A copy comes if an acknowledge was lost, so that another path may be better. A NAK is
-        // seldom and leaves alone, whatever its path.
-        let path = if copy || syndrome != ACKNOWLEDGE {
-            self.path_numbered(self.lossy().paths.back(path))
-        } else {
-            self.path
-        };
         let aeth = Aeth { syndrome, msn: expected.plus(from).value() };
         let ext = Extensions { aeth, sack: Some(sack), ..Extensions::default() };
         let op = Op::of(Transport::Rc, Operation::Acknowledge, Position::Only, Follows::LETH);
         let bth = Bth { dest_qp: self.dest_qp, psn, ..Bth::ours() };
         let ecn = env.card.config.ecn;
-        batch.push_last(path, ecn, |out| Packet::emit_headers(&bth, op, &ext, out));
+        let header = |out: &mut [u8; MAX_HEADER]| Packet::emit_headers(&bth, op, &ext, out);
+        // A copy comes if an acknowledge was lost, so that another path may be better. A NAK is
+        // seldom and leaves alone, whatever its path. (The other acknowledges leave without a copy
+        // of the path: this is on the way of each message.)
+        if copy || syndrome != ACKNOWLEDGE {
+            batch.push_last(self.path_numbered(self.lossy().paths.back(path)), ecn, header);
+        } else {
+            batch.push_last(self.path, ecn, header);
+        }
         env.card.counters.tx_packets += 1;
         if syndrome == ACKNOWLEDGE {
             env.card.counters.tx_acks += 1;

@@ -48,8 +48,7 @@ impl Qp {
         budget: &mut TurnBudget,
     ) -> Option<Stop> {
         // Unlike answers, requests must find out whether the peer is there.
-        let has_requests = self.sq.waiting() > 0 || self.has_posted() || self.waits_for_peer();
-        if self.lossy().dormant && has_requests {
+        if self.lossy().dormant && self.has_requests() {
             self.wake(env);
             self.arm_lossy(env);
         }
@@ -100,6 +99,12 @@ impl Qp {
             }
             self.send_first(env, batch, budget, (self.tx.cursor, &work));
         }
+    }
+
+    /// Are there requests to send, or under way?
+    #[cold]
+    fn has_requests(&self) -> bool {
+        self.sq.waiting() > 0 || self.has_posted() || self.waits_for_peer()
     }
 
     /// Sends a packet of an answer, or begins one. Returns whether something was done, or had to

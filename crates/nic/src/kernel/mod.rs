@@ -132,8 +132,8 @@ pub trait Kernels: Any + Send + fmt::Debug {
     /// When a turn is wanted: [`Time::ZERO`] at once, [`Time::NEVER`] not before another call.
     fn due(&self) -> Time;
 
-    /// Reports that a message that [`KernelIo::write_out`] posted with this token has ended. The
-    /// buffer may be used again as soon as no batch refers to it.
+    /// Reports that a message that [`KernelIo::write_out`] or [`KernelIo::reply`] posted with this
+    /// token has ended. The buffer may be used again as soon as no batch refers to it.
     fn sent(&mut self, token: u64, status: Status, buffer: Option<Buffer>);
 
     /// Reports that a queue pair is gone, or in the error state: its invocations end.

@@ -12,10 +12,11 @@ use remora_nic::queue::Status;
 use super::CallStatus;
 use super::caught::caught;
 use super::context::{Context, poll_with};
-use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, OpcodeHasher, Program};
+use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, Program};
 use super::fallback::{FallbackCall, Host};
 use super::grant::Grant;
-use super::invocation::{Invocation, OBJECT_MAX, STAGE, Wait};
+use super::hasher::NumberHasher;
+use super::invocation::{Invocation, NOBODY, OBJECT_MAX, STAGE, Wait, token};
 use super::limits::ExecutorLimits;
 use super::pool::Pool;
 use super::tap::{Bound, Tap, TapInfo, TapIo};
@@ -28,7 +29,7 @@ pub struct Executor {
     limits: ExecutorLimits,
     timing: Option<Box<dyn Timing>>,
     /// By client and op-code: each client of a card has op-codes of its own.
-    opcodes: HashMap<(u16, u64), u32, BuildHasherDefault<OpcodeHasher>>,
+    opcodes: HashMap<(u16, u64), u32, BuildHasherDefault<NumberHasher>>,
     programs: Vec<Option<Deployed>>,
     free_programs: Vec<u32>,
     /// The card's own kernels that have ended: see [`Executor::take_ended`].
@@ -43,8 +44,6 @@ pub struct Executor {
     sleeping: BinaryHeap<Reverse<(Time, u32)>>,
     buffers: Pool,
     taps: Vec<Option<Bound>>,
-    /// The users of the card's clients, by the clients' numbers.
-    users: Vec<Option<u32>>,
     host: Host,
     /// Invocations that ended with their queue pair and that the card has not counted yet.
     dropped: u64,
@@ -70,7 +69,6 @@ impl Executor {
             sleeping: BinaryHeap::new(),
             buffers: Pool::new(limits.result_bytes),
             taps: Vec::new(),
-            users: Vec::new(),
             host: Host::default(),
             dropped: 0,
             stopped: 0,
@@ -82,11 +80,10 @@ impl Executor {
         self.timing = timing;
     }
 
-    /// Says whose a client of the card is. All clients of a user leave invocations to others.
+    /// Says whose a client of the card is. All clients of a user leave invocations, and buffers for
+    /// results, to others.
     pub fn set_user(&mut self, client: u16, user: u32) {
-        let at = usize::from(client);
-        self.users.resize(self.users.len().max(at + 1), None);
-        self.users[at] = Some(user);
+        self.buffers.owners.set_user(client, user);
     }
 
     /// Deploys a kernel for an op-code. `code` runs its invocations.
@@ -334,7 +331,7 @@ impl Executor {
         } else if bytes.is_empty() {
             Ok(())
         } else {
-            match self.buffers.take(bytes.len()) {
+            match self.buffers.take(invocation.account, bytes.len()) {
                 Some(mut out) => {
                     out.extend_from_slice(bytes);
                     invocation.out = Some(out);
@@ -358,10 +355,6 @@ impl Executor {
         (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
     }
 
-    fn user_of(&self, client: u16) -> Option<u32> {
-        self.users.get(usize::from(client)).copied().flatten()
-    }
-
     /// How many of the calls in flight are so.
     fn count(&self, is_so: impl Fn(&Call) -> bool) -> usize {
         self.invocations.iter().filter(|other| other.live && is_so(&other.call)).count()
@@ -377,8 +370,9 @@ impl Executor {
         if all < free.saturating_sub(all).min(limit) {
             return true;
         }
-        let user = self.user_of(client);
-        let of_user = user.map_or(0, |_| self.count(|other| self.user_of(other.client) == user));
+        let owners = &self.buffers.owners;
+        let user = owners.user_of(client);
+        let of_user = user.map_or(0, |_| self.count(|other| owners.user_of(other.client) == user));
         let left = free.saturating_sub(of_user).max(1);
         let of_client = if client == 0 { 0 } else { self.count(|other| other.client == client) };
         of_user < free.max(1)
@@ -388,17 +382,20 @@ impl Executor {
 
     /// A place for a call, if it may begin.
     fn place(&mut self, call: &Call) -> Option<u32> {
-        if !self.may_begin(call) {
+        let account = self.buffers.owners.account(call.qpn, call.client);
+        if !self.may_begin(call) || !self.buffers.may_begin(account) {
             return None;
         }
-        if let Some(index) = self.free.pop() {
-            return Some(index);
-        }
-        if self.invocations.len() >= self.limits.invocations {
-            return None;
-        }
-        self.invocations.push(Invocation::new(*call));
-        Some(self.invocations.len() as u32 - 1)
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.invocations.len() >= self.limits.invocations => return None,
+            None => {
+                self.invocations.push(Invocation::new(*call));
+                self.invocations.len() as u32 - 1
+            }
+        };
+        self.invocations[index as usize].account = account;
+        Some(index)
     }
 
     /// Runs an invocation, which starts its kernel the first time, with payload that has just
@@ -553,18 +550,16 @@ impl Executor {
                 (status, Payload::None)
             }
         };
-        let (offset, parts) = (invocation.written, (invocation.written > 0).then_some(id.into()));
-        io.reply(&invocation.call, Reply { status, offset, data, parts });
+        let (account, offset) = (invocation.account, invocation.written);
+        let parts = (offset > 0).then_some(token(account, id));
+        // It ends here, so it hears of no message.
+        let token = token(account, NOBODY);
+        io.reply(&invocation.call, Reply { status, offset, data, token, parts });
         self.end(index, status != CallStatus::OK);
         while let Some(buffer) = io.take_returned() {
-            self.take_back(buffer);
+            self.buffers.put(account, buffer);
+            self.wake_starved();
         }
-    }
-
-    /// Takes back a buffer that the card no longer uses.
-    fn take_back(&mut self, buffer: Buffer) {
-        self.buffers.put(buffer);
-        self.wake_starved();
     }
 
     /// Lets invocations that wait for room try again: any kind of room may have become free.
@@ -748,10 +743,11 @@ impl remora_nic::kernel::Kernels for Executor {
     }
 
     fn sent(&mut self, token: u64, status: Status, buffer: Option<Buffer>) {
+        let (account, id) = ((token >> 32) as u32, token as u32);
         if let Some(buffer) = buffer {
-            self.buffers.put(buffer);
+            self.buffers.put(account, buffer);
         }
-        if let Some(index) = u32::try_from(token).ok().and_then(|id| self.find(id)) {
+        if let Some(index) = self.find(id) {
             let invocation = &mut self.invocations[index as usize];
             invocation.has_arrived();
             invocation.broken |= status != Status::Success;
@@ -767,6 +763,7 @@ impl remora_nic::kernel::Kernels for Executor {
                 self.end(index as u32, true);
             }
         }
+        self.buffers.owners.close(qpn);
         self.programs.iter_mut().flatten().for_each(|program| program.closed(qpn));
         for bound in self.taps.iter_mut().flatten() {
             self.stopped += u64::from(bound.closed(qpn));

@@ -170,7 +170,7 @@ impl Turn<'_, '_> {
 
     /// An empty buffer that will take `len` bytes, if there is one.
     pub(super) fn take_buffer(&mut self, len: usize) -> Option<Room> {
-        let buffer = self.buffers.take(len)?;
+        let buffer = self.buffers.take(self.invocation.account, len)?;
         self.invocation.has_buffer();
         Some(buffer)
     }

@@ -18,6 +18,7 @@ use wasmtime::{InstancePre, Store, Trap, TypedFunc, ValRaw};
 
 use crate::error::{Again, Ended};
 use crate::guest::Guest;
+use crate::limits::STEP_INSTRUCTIONS;
 use crate::linked::Linked;
 use crate::loan::Loan;
 use remora_offload::kernel::hosting::{begin_trial, current, end_trial, end_turn, took};
@@ -25,8 +26,6 @@ use remora_offload::kernel::{CallStatus, Context};
 
 /// Instructions that a guest may run before other invocations get their turn.
 pub const TURN_INSTRUCTIONS: u64 = 1 << 16;
-/// Instructions for each step of the budget.
-pub(crate) const STEP_INSTRUCTIONS: u64 = 64;
 const TURN_STEPS: u64 = TURN_INSTRUCTIONS / STEP_INSTRUCTIONS;
 
 /// How an invocation ended, for its instance.

@@ -242,7 +242,6 @@ impl KernelIo<'_> {
     /// room for this message: no call is taken while there is none, and the implementation of the
     /// kernels limits their invocations.
     pub fn reply(&mut self, call: &Call, reply: Reply) {
-        reply.status.count(&mut self.card.counters);
         let Reply { status, offset, data, token, parts } = reply;
         let header = &call.header;
         let RemoteAddress { addr, rkey } = header.to;
@@ -255,6 +254,7 @@ impl KernelIo<'_> {
         if header.local {
             return self.reply_here(call, to, data, word);
         }
+        status.count(&mut self.card.counters);
         let then = match header.notify {
             Notify::Nothing if data.is_empty() => return self.give_back(data),
             Notify::Nothing => Then::Nothing,
@@ -287,9 +287,9 @@ impl KernelIo<'_> {
             }
         };
         if written.is_err() {
-            self.card.counters.kernel_access += 1;
-            word.status = CallStatus::ACCESS;
+            (word.status, word.len) = (CallStatus::ACCESS, 0);
         }
+        word.status.count(&mut self.card.counters);
         if let Notify::Word(at) | Notify::Both(at) = call.header.notify
             && self.write((at.rkey, call.pd), at.addr, &word.to_bytes()).is_err()
         {

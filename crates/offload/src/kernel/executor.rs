@@ -1,9 +1,8 @@
 //! The executor: keeps deployed kernels and invocations, and decides which invocation runs.
 
-use core::cmp::Reverse;
 use core::hash::BuildHasherDefault;
 use core::task::Poll;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use remora_nic::Time;
 use remora_nic::kernel::{Buffer, Busy, Call, KernelIo, Passing, Payload, Reply, Taken, Verdict};
@@ -16,9 +15,10 @@ use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, Program};
 use super::fallback::{FallbackCall, Host};
 use super::grant::Grant;
 use super::hasher::NumberHasher;
-use super::invocation::{Invocation, NOBODY, OBJECT_MAX, STAGE, Wait, token};
+use super::invocation::{Invocation, NOBODY, OBJECT_MAX, STAGE, Wait, find, token};
 use super::limits::ExecutorLimits;
 use super::pool::Pool;
+use super::sleeping::Sleeping;
 use super::tap::{Bound, Tap, TapInfo, TapIo};
 use super::timing::Timing;
 use super::turn::Turn;
@@ -40,8 +40,8 @@ pub struct Executor {
     ready: VecDeque<u32>,
     /// Numbers of invocations that wait for room to send.
     starved: Vec<u32>,
-    /// Times and numbers of invocations that wait for memory, or that a time limit ends.
-    sleeping: BinaryHeap<Reverse<(Time, u32)>>,
+    /// Those that wait for memory, or that a time limit ends.
+    sleeping: Sleeping,
     buffers: Pool,
     taps: Vec<Option<Bound>>,
     host: Host,
@@ -66,7 +66,7 @@ impl Executor {
             free: Vec::new(),
             ready: VecDeque::new(),
             starved: Vec::new(),
-            sleeping: BinaryHeap::new(),
+            sleeping: Sleeping::default(),
             buffers: Pool::new(limits.result_bytes),
             taps: Vec::new(),
             host: Host::default(),
@@ -350,9 +350,13 @@ impl Executor {
     }
 
     fn find(&self, id: u32) -> Option<u32> {
-        let index = id & 0xFFFF;
-        let invocation = self.invocations.get(index as usize)?;
-        (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
+        find(&self.invocations, id)
+    }
+
+    /// Has an invocation looked at when it is `at`.
+    fn sleep(&mut self, at: Time, id: u32) {
+        let (running, invocations) = (self.running(), &self.invocations);
+        self.sleeping.add(at, id, running, |id| find(invocations, id).is_some());
     }
 
     /// How many of the calls in flight are so.
@@ -441,7 +445,7 @@ impl Executor {
                     // make it run again.
                     Wait::Turn if steps > 0 => self.finish(io, index, Err(CallStatus::TRAP)),
                     Wait::Turn => self.make_ready(index),
-                    Wait::Until(at) => self.sleeping.push(Reverse((at, id))),
+                    Wait::Until(at) => self.sleep(at, id),
                     Wait::Room => self.starve(io, index),
                     Wait::Payload => self.expect_payload(io.now(), index),
                     Wait::Host => {}
@@ -489,7 +493,7 @@ impl Executor {
         if invocation.room_by.is_none() {
             let end = now + self.limits.room_patience;
             invocation.room_by = Some((end, invocation.progress));
-            self.sleeping.push(Reverse((end, id)));
+            self.sleep(end, id);
         }
         self.starved.push(id);
     }
@@ -502,7 +506,7 @@ impl Executor {
         if invocation.payload_by.is_none() {
             let end = now + self.limits.payload_patience;
             invocation.payload_by = Some((end, invocation.received));
-            self.sleeping.push(Reverse((end, id)));
+            self.sleep(end, id);
         }
     }
 
@@ -716,11 +720,7 @@ impl remora_nic::kernel::Kernels for Executor {
     fn turn(&mut self, io: &mut KernelIo<'_>) {
         io.counters().kernel_dropped += core::mem::take(&mut self.dropped);
         io.counters().kernel_taps_stopped += core::mem::take(&mut self.stopped);
-        while let Some(Reverse((at, id))) = self.sleeping.peek().copied() {
-            if at > io.now() {
-                break;
-            }
-            self.sleeping.pop();
+        while let Some((at, id)) = self.sleeping.take(io.now()) {
             if let Some(index) = self.find(id) {
                 self.awake(io, at, index);
             }
@@ -739,7 +739,7 @@ impl remora_nic::kernel::Kernels for Executor {
         if !self.ready.is_empty() || self.stopped > 0 {
             return Time::ZERO;
         }
-        self.sleeping.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
+        self.sleeping.first()
     }
 
     fn sent(&mut self, token: u64, status: Status, buffer: Option<Buffer>) {

@@ -192,6 +192,14 @@ impl Invocation {
     }
 }
 
+/// The place of the invocation that a number stands for, if it has not ended.
+#[inline]
+pub(super) fn find(invocations: &[Invocation], id: u32) -> Option<u32> {
+    let index = id & 0xFFFF;
+    let invocation = invocations.get(index as usize)?;
+    (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
+}
+
 impl core::fmt::Debug for Invocation {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Invocation")

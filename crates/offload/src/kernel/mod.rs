@@ -29,9 +29,9 @@
 //!   `fallback`: calls whose op-code has no kernel.
 //! - Run: `executor`: which invocation runs, and how it ends ([`Executor`]); `limits`: how much of
 //!   the card they may use; `invocation`: what is kept of a call; `pool`: buffers for results, and
-//!   `owners`: whose they are; `turn`: what a poll is lent, and pays for each step of its budget;
-//!   `timing`: what memory takes in a simulation; `caught`: panics of kernels; `hasher`: of
-//!   their numbers.
+//!   `owners`: whose they are; `sleeping`: when invocations are looked at; `turn`: what a poll is
+//!   lent, and pays for each step of its budget; `timing`: what memory takes in a simulation;
+//!   `caught`: panics of kernels; `hasher`: of their numbers.
 //! - [`builtin`]: the kernels of the paper. `loadable`: kernels that are loaded at run time
 //!   ([`Loadable`]); `memory_share`: what their instances have of memory; [`hosting`]: what their
 //!   host needs.
@@ -53,6 +53,7 @@ mod owners;
 mod pool;
 mod port;
 mod scatter;
+mod sleeping;
 mod tap;
 mod timing;
 mod turn;

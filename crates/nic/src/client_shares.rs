@@ -11,6 +11,9 @@
 //!
 //! The clock of a client of weight n goes n times as slowly, and so it has n times the share of
 //! others.
+//!
+//! What a client is given beside the turns of its queue pairs, as the steps of its kernels are, its
+//! clock counts, too. Kernels ask whether others come first, and wait if so.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -126,6 +129,7 @@ impl<L: Line> Shares<L> {
         let (now, qpn) = (of.clock, of.ready.pop()?);
         self.now = now;
         self.ready -= 1;
+        self.correct();
         Some(qpn)
     }
 
@@ -143,6 +147,47 @@ impl<L: Line> Shares<L> {
         of.clock += of.last;
         if !of.ready.is_empty() {
             self.line_up(client, true);
+        }
+    }
+
+    /// The clock of a client, which is not in the past if it comes back now.
+    pub(crate) fn clock(&self, client: u16) -> u128 {
+        let own = self.clients.get(usize::from(client)).map_or(0, |of| of.clock);
+        own.max(self.now)
+    }
+
+    /// Do turns of others come before what a client is to be given beside its turns?
+    pub(crate) fn comes_later(&self, client: u16) -> bool {
+        let clock = self.clock(client);
+        let has_turn = self.current.filter(|current| *current != client);
+        let first = self.line.peek().filter(|Reverse(first)| first.client != client);
+        has_turn.is_some_and(|current| self.clock(current) < clock)
+            || first.is_some_and(|Reverse(first)| first.end < clock)
+    }
+
+    /// Notes what a client was given beside the turns of its queue pairs.
+    pub(crate) fn charge_beside(&mut self, client: u16, cost: u32) {
+        let clock = self.clock(client);
+        // Nobody owes anything for what nobody else has wanted.
+        if !self.comes_later(client) {
+            self.now = clock;
+        }
+        let of = self.of(client);
+        of.clock = clock + u128::from(cost) * TICKS / (u128::from(of.more) + 1);
+        self.correct();
+    }
+
+    /// Puts those to their place in the line that were given something meanwhile, as far as they
+    /// stand in front.
+    fn correct(&mut self) {
+        while let Some(&Reverse(first)) = self.line.peek() {
+            let of = &self.clients[usize::from(first.client)];
+            let end = of.clock + of.last;
+            if end <= first.end {
+                return;
+            }
+            self.line.pop();
+            self.line.push(Reverse(Place { end, ..first }));
         }
     }
 
@@ -332,6 +377,71 @@ mod tests {
         let cost = |qpn| if qpn == 300 { COST / 8 } else { COST };
         let spent = spent(&[100, 200, 300], 10_000, cost);
         assert!((spent[3].abs_diff(spent[1])) <= 2 * COST, "{spent:?}");
+    }
+
+    /// What the clients 1 and 2 have spent, whose queue pairs are always ready, where the first is
+    /// given so much beside its turns whenever it does not come later.
+    fn spent_beside(given: u32, weight: u16) -> [u64; 2] {
+        let mut shares = none();
+        shares.set_weight(1, weight);
+        (1..=2).for_each(|client| shares.push(of(client), u32::from(client)));
+        let mut spent = [0; 2];
+        for _ in 0..10_000 {
+            if !shares.comes_later(1) {
+                shares.charge_beside(1, given);
+                spent[0] += u64::from(given);
+            }
+            let qpn = shares.pop().unwrap();
+            shares.push(of(qpn as u16), qpn);
+            shares.charge(COST);
+            spent[qpn as usize - 1] += u64::from(COST);
+        }
+        spent
+    }
+
+    #[test]
+    fn what_is_given_beside_turns_counts_for_the_share() {
+        for given in [COST / 10, COST, 100 * COST] {
+            for weight in [1, 3] {
+                let [one, other] = spent_beside(given, weight);
+                let most = u64::from(2 * given + 4 * COST);
+                assert!(one.abs_diff(other * u64::from(weight)) <= most, "{one} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_else_wanted_is_not_owed() {
+        let mut shares = none();
+        for _ in 0..1000 {
+            assert!(!shares.comes_later(1));
+            shares.charge_beside(1, 100 * COST);
+        }
+        (1..=2).for_each(|client| shares.push(of(client), u32::from(client)));
+        let mut turns = [0; 3];
+        for _ in 0..1000 {
+            let qpn = shares.pop().unwrap();
+            shares.push(of(qpn as u16), qpn);
+            shares.charge(COST);
+            turns[qpn as usize] += 1;
+        }
+        assert!((400..=500).contains(&turns[1]), "{turns:?}");
+    }
+
+    #[test]
+    fn who_asks_for_little_does_not_wait_for_what_others_are_given() {
+        let mut shares = none();
+        for round in 0..1000 {
+            shares.charge_beside(1, 100 * COST);
+            shares.push(of(1), 1);
+            shares.push(of(2), 2);
+            assert!(shares.comes_later(1), "{round}");
+            assert_eq!(shares.pop(), Some(2), "{round}");
+            shares.charge(64);
+            assert!(!shares.comes_later(1), "the queue pair that waits is its own");
+            assert_eq!(shares.pop(), Some(1));
+            shares.charge(64);
+        }
     }
 
     #[test]

@@ -746,7 +746,7 @@ impl Nic {
     pub fn poll_timeout(&self) -> Time {
         let timers = self.card.timers.next().min(self.card.cq_timers.next());
         let timers = timers.min(self.card.chains.timers.next()).min(self.card.clients.next());
-        timers.min(self.cm.poll_timeout()).min(self.kernels.due())
+        timers.min(self.cm.poll_timeout()).min(self.kernels_due())
     }
 }
 

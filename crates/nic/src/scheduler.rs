@@ -22,6 +22,9 @@ const LEAST_COST: u32 = 64;
 /// What an element costs there at least, in bytes: to carry out a short message within the card
 /// takes as long as to move so many.
 const ELEMENT_COST: u32 = 1024;
+/// What a step of a kernel costs there, in bytes: an access to memory, or 64 instructions, take
+/// half as long as an element.
+const STEP_COST: u32 = ELEMENT_COST / 2;
 
 /// How many starved queue pairs are woken for each message that ends: some may have nothing to send
 /// any more.
@@ -193,6 +196,26 @@ impl Scheduler {
         let by_bytes = bytes.saturating_sub(left.bytes).max(LEAST_COST);
         let beyond = core::mem::take(&mut self.beyond);
         shares.charge(by_bytes.saturating_add(beyond).max(by_elements));
+    }
+
+    /// Has a client pay for so many steps of its kernels, where turns are paid for.
+    #[inline]
+    pub(crate) fn charge_steps(&mut self, client: u16, steps: u64) {
+        if let Some(shares) = &mut self.shares {
+            let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+            shares.charge_beside(client, steps.saturating_mul(STEP_COST));
+        }
+    }
+
+    /// How much a client has had, where turns are paid for: who has had least is the first.
+    pub(crate) fn clock(&self, client: u16) -> u128 {
+        self.shares.as_ref().map_or(0, |shares| shares.clock(client))
+    }
+
+    /// Do turns of others come before those of a client's kernels?
+    #[inline]
+    pub(crate) fn comes_later(&self, client: u16) -> bool {
+        self.shares.as_ref().is_some_and(|shares| shares.comes_later(client))
     }
 
     /// A round of turns, for a batch of at most `limit` packets.

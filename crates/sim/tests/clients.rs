@@ -1,11 +1,15 @@
 //! A card that several clients share: who has how much of it, and rates.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use std::sync::Arc;
 
 use remora_nic::queue::{Data, RemoteAddress, SendFlags, SendOp, SendRequest, Sge};
 use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{ChainError, ChainLimits, Config, Psn, Rate, RateLimits, TurnOrder};
+use remora_offload::kernel::{Context, ExecutorLimits};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
+use remora_sim::kernel::kernel_pair;
 use remora_sim::{A, B, LinkOptions, Pair, PairOptions};
 
 /// A queue pair of host A with its client and its peer at host B.
@@ -282,6 +286,54 @@ fn long_messages_within_the_card_are_paid_for_in_full() {
     assert_eq!((batch.len(), t.world.hosts[A].nic.counters().local_packets), (0, 0));
     let share = flows[0].bytes() as f64 / flows[1].bytes() as f64;
     assert!((0.97..1.03).contains(&share), "{share}");
+}
+
+/// A peer calls a kernel that does not come to an end, and another client has always more to send.
+#[test]
+fn steps_of_kernels_count_for_the_client_that_is_called() {
+    const OP: u64 = 7;
+    const STEP_BYTES: u64 = 512;
+    let config = |config: &mut remora_nic::Config| config.window_packets = u16::MAX;
+    let options = PairOptions { config, ..PairOptions::default() };
+    let limits = ExecutorLimits { turn_steps: 64, ..ExecutorLimits::default() };
+    let mut t = kernel_pair(options, limits, None);
+    let steps = Arc::new(AtomicU64::new(0));
+    let (at, taken) = (t.remote(B, 0).addr, Arc::clone(&steps));
+    let endless = move |context: Context| {
+        let taken = Arc::clone(&taken);
+        async move {
+            loop {
+                context.read(at, &mut [0; 8]).await?;
+                taken.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    t.deploy(B, OP, endless).unwrap();
+    let header = t.header(b"", 8, 0);
+    t.call(OP, &header, b"");
+    while t.counted("kernel_calls") == 0 {
+        t.world.step();
+    }
+    // Another client of that card: before it comes, the kernel has all of the card.
+    let (pds, queues) = (t.ends.map(|end| end.pd), QueueOptions::default());
+    let of = |client| QueueOptions { client, ..queues };
+    let end = Endpoint::create(&mut t.world, (B, pds[B]), Transport::Rc, &of(2), None);
+    let peer = Endpoint::create(&mut t.world, (A, pds[A]), Transport::Rc, &queues, None);
+    let psns = (Psn::new(5), Psn::new(9));
+    connect(&mut t.world, (&end, &peer), &ConnectOptions::default(), psns);
+    let flow = Flow { end, from: t.sge(B, 0, 1 << 19), to: t.remote(A, 0), done: 0 };
+    flow.post(&mut t);
+    let (mut batch, mut bytes, now) = (remora_nic::TransmitBatch::new(), 0, t.world.now);
+    let before = steps.load(Ordering::Relaxed);
+    while bytes < 4 << 20 {
+        batch.clear();
+        let host = &mut t.world.hosts[B];
+        host.nic.poll_transmit(now, &mut host.memory, &mut batch, 1);
+        bytes += batch.packets().iter().map(|packet| packet.payload_len() as u64).sum::<u64>();
+    }
+    let spent = (steps.load(Ordering::Relaxed) - before) * STEP_BYTES;
+    let share = spent as f64 / bytes as f64;
+    assert!((0.95..1.05).contains(&share), "{share}: {spent} and {bytes}");
 }
 
 /// Others' turns that go by between a small request of a client and its completion: none, where the

@@ -4,8 +4,8 @@
 #[path = "support/echo.rs"]
 mod echo;
 
-use remora_nic::kernel::{CallStatus, HEADER_LEN, Header, Notify};
-use remora_nic::queue::Status;
+use remora_nic::kernel::{CallStatus, HEADER_LEN, Header, Notify, StatusWord};
+use remora_nic::queue::{RemoteAddress, Status};
 use remora_offload::kernel::{Context, ExecutorLimits};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::kernel::{RESULT, WORD, kernel_pair};
@@ -108,5 +108,23 @@ fn a_call_with_parameters_longer_than_its_first_packet_gets_an_error_status() {
     let (status, got) = t.call_and_wait(OP, &params, &[6; 5000], 9000);
     assert_eq!(status, Some(CallStatus::OK));
     assert_eq!(got, [params, vec![6; 5000]].concat());
+    t.tear_down();
+}
+
+/// A local call whose results cannot be written has failed, and has none.
+#[test]
+fn a_local_call_without_a_place_for_its_results_has_none() {
+    let mut t = pair();
+    t.deploy(B, OP, echo).unwrap();
+    let (word, qpn) = (t.remote(B, 5000), t.ends[B].qpn);
+    let to = RemoteAddress { addr: word.addr + (1 << 30), ..word };
+    let (notify, cookie) = (Notify::Word(word), 3);
+    let header = Header { notify, local: true, params_len: 5, to, max_len: 64, cookie };
+    let call = [&header.to_bytes()[..], b"local"].concat();
+    let (now, host) = (t.world.now, &mut t.world.hosts[B]);
+    host.nic.call_kernel(now, &mut host.memory, qpn, OP, &call).unwrap();
+    let ended = StatusWord { cookie, len: 0, status: CallStatus::ACCESS };
+    assert_eq!(t.bytes(B, 5000, 16), ended.to_bytes());
+    assert_eq!((t.counted("kernel_access"), t.counted("kernel_done")), (1, 0));
     t.tear_down();
 }

@@ -153,6 +153,60 @@ fn a_queue_pair_leaves_invocations_to_others() {
     }
 }
 
+/// Outputs so many bytes.
+async fn outputs(context: Context) -> Result<(), CallStatus> {
+    let len = context.params(|params| Ok(u64::from_le_bytes(params.try_into().unwrap()))).await?;
+    for _ in 0..len / CHUNK {
+        context.output(|out| out.resize(CHUNK as usize, 7)).await?;
+        context.settle().await?;
+    }
+    context.output(|out| out.resize(out.len() + (len % CHUNK) as usize, 7)).await
+}
+
+/// A peer that acknowledges no answers keeps its buffers, short or long, and leaves others theirs.
+#[test]
+fn a_silent_peer_leaves_buffers_to_others() {
+    for (len, calls) in [(8, 60), (CHUNK, 60), (4 * CHUNK, 20)] {
+        let (result_bytes, room_patience) = (16 * CHUNK as usize, Duration::from_millis(1));
+        let limits = ExecutorLimits { result_bytes, room_patience, ..Default::default() };
+        let mut t = kernel_pair(PairOptions::default(), limits, None);
+        t.deploy(B, OP, outputs).unwrap();
+        let silent = t.ends[B].qpn;
+        t.rule(Rule::all(Fate::Drop, move |seen| seen.is_ack() && seen.bth.dest_qp == silent));
+        let call = |t: &mut Pair, len: u64, cookie| {
+            let header = t.header(&len.to_le_bytes(), len as u32, cookie);
+            t.call(OP, &header, &len.to_le_bytes());
+        };
+        for _ in 0..calls {
+            call(&mut t, len, 0);
+        }
+        t.world.run(Duration::from_micros(500));
+        t.ends = another(&mut t);
+        for cookie in 1..20 {
+            call(&mut t, 8, cookie);
+            t.world.run(Duration::from_micros(50));
+            let status = t.status(cookie).map(|word| word.status);
+            assert_eq!(status, Some(CallStatus::OK), "{len}: {cookie}");
+        }
+        call(&mut t, 4 * CHUNK, 20);
+        t.world.run(Duration::from_millis(1));
+        assert_eq!(t.status(20).map(|word| word.status), Some(CallStatus::OK), "{len}");
+        assert!(t.world.hosts[B].nic.in_use().kernel_sends > 0, "it is silent still");
+    }
+}
+
+/// A kernel answers however few messages of the card others leave, one after the other.
+#[test]
+fn results_of_many_messages_leave_where_others_have_them_all() {
+    let options =
+        PairOptions { config: |config| config.max_kernel_sends = 0, ..PairOptions::default() };
+    let mut t = kernel_pair(options, ExecutorLimits::default(), None);
+    t.deploy(B, OP, outputs).unwrap();
+    let (status, results) = t.call_and_wait(OP, &(5 * CHUNK).to_le_bytes(), &[], 5 * CHUNK as u32);
+    assert_eq!((status, results.len()), (Some(CallStatus::OK), 5 * CHUNK as usize));
+    t.tear_down();
+}
+
 /// Results of a local call are copied; others have their turns meanwhile.
 #[test]
 fn long_results_of_a_local_call_are_copied_by_pieces() {

@@ -10,12 +10,13 @@ use wasmparser::{
     ValidatorResources, WasmFeatures, WasmModuleResources,
 };
 
-use crate::bulk::{Bulk, Counted};
+use crate::bulk::{Bulk, Counted, calls_host};
 use crate::compile_cost::{self, FunctionCost};
 use crate::error::LoadError;
 use crate::limits::{COMPILE_MAX, PARTS_MAX};
 
-/// Examines a module. Returns what is needed to count its bulk instructions, if it has any.
+/// Examines a module. Returns what is needed to count instructions that do more work than others,
+/// if it has any.
 ///
 /// # Errors
 /// The module is not valid, has an instruction that is not offered, takes too long to compile, or
@@ -84,6 +85,7 @@ struct Found {
     /// The function that costs most.
     dearest: Option<FunctionCost>,
     bulk: BTreeSet<Bulk>,
+    calls_host: bool,
     allocations: FuncValidatorAllocations,
 }
 
@@ -111,9 +113,11 @@ impl Found {
                 self.note(cost);
                 return Err(self.too_much());
             }
-            if Bulk::of(&operator).is_some_and(|bulk| self.bulk.insert(bulk)) {
-                self.cost += compile_cost::COUNTED;
-            }
+            let is_first = match Bulk::of(&operator) {
+                Some(bulk) => self.bulk.insert(bulk),
+                None => calls_host(&operator) && !core::mem::replace(&mut self.calls_host, true),
+            };
+            self.cost += if is_first { compile_cost::COUNTED } else { 0 };
             validator.op(offset, &operator).map_err(invalid)?;
         }
         operators.finish().map_err(invalid)?;
@@ -140,7 +144,8 @@ impl Found {
         let types = types.as_ref();
         let (type_index, first) = (types.core_type_count_in_module(), types.function_count());
         let bulk: Vec<Bulk> = self.bulk.into_iter().collect();
-        (!bulk.is_empty()).then_some(Counted { bulk, type_index, first })
+        let any = self.calls_host || !bulk.is_empty();
+        any.then_some(Counted { bulk, type_index, first })
     }
 }
 

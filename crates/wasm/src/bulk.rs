@@ -1,9 +1,13 @@
-//! Bulk memory that is counted.
+//! Instructions that are counted for more than one, as they do more work.
 //!
 //! `memory.copy`, `memory.fill` and `memory.init` may do any amount of work, and wasmtime counts
 //! each as one instruction. So a module's bulk instructions become calls of functions that are
 //! added to the module. These work in pieces of [`PIECE`] bytes: a turn of a loop for each, whose
 //! instructions are counted like any others, and between which the guest can be suspended.
+//!
+//! Other instructions are calls of the host, such as `memory.grow`. Before each of them stands a
+//! call of a function that does nothing, for as many instructions as that is worth: wasmtime looks
+//! at the count where functions and loops begin, and nowhere else.
 
 use core::convert::Infallible;
 
@@ -12,10 +16,27 @@ use wasm_encoder::{
     BlockType, CodeSection, Function, FunctionSection, Instruction, InstructionSink, Module,
     TypeSection, ValType,
 };
-use wasmparser::{CodeSectionReader, CustomSectionReader, FunctionSectionReader, Operator};
+use wasmparser::{
+    CodeSectionReader, CustomSectionReader, FunctionBody, FunctionSectionReader, Operator,
+};
 
 /// Bytes of bulk memory for each turn of a loop.
 const PIECE: i32 = 256;
+
+/// Turns of the loop before a call of the host, of five instructions each.
+const TOLL: i32 = 100;
+
+/// Does an operator call the host?
+pub(crate) fn calls_host(operator: &Operator<'_>) -> bool {
+    matches!(
+        operator,
+        Operator::MemoryGrow { .. }
+            | Operator::TableGrow { .. }
+            | Operator::DataDrop { .. }
+            | Operator::ElemDrop { .. }
+            | Operator::RefFunc { .. }
+    )
+}
 
 /// A bulk instruction. Its operands are a destination, a source (or a value), and a length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -44,14 +65,16 @@ impl Bulk {
 pub(crate) struct Counted {
     /// The instructions that they stand for, in the functions' order.
     pub(crate) bulk: Vec<Bulk>,
-    /// The index of their type, behind all others.
+    /// The index of their type, behind all others. Behind it is that of the last one.
     pub(crate) type_index: u32,
-    /// The index of the first one, behind all other functions.
+    /// The index of the first one, behind all other functions. The last one is called before calls
+    /// of the host.
     pub(crate) first: u32,
 }
 
 impl Counted {
-    /// The valid `module`, with calls in place of its bulk instructions.
+    /// The valid `module`, with calls in place of its bulk instructions and before its calls of the
+    /// host.
     pub(crate) fn rewrite(mut self, module: &[u8]) -> Result<Vec<u8>, Error> {
         let mut rewritten = Module::new();
         self.parse_core_module(&mut rewritten, wasmparser::Parser::new(0), module)?;
@@ -77,6 +100,7 @@ impl Reencode for Counted {
     ) -> Result<(), Error> {
         utils::parse_type_section(self, types, section)?;
         types.ty().function([ValType::I32; 3], []);
+        types.ty().function([], []);
         Ok(())
     }
 
@@ -89,6 +113,7 @@ impl Reencode for Counted {
         for _ in &self.bulk {
             functions.function(self.type_index);
         }
+        functions.function(self.type_index + 1);
         Ok(())
     }
 
@@ -101,6 +126,25 @@ impl Reencode for Counted {
         for bulk in &self.bulk {
             code.function(&counted(*bulk));
         }
+        code.function(&toll());
+        Ok(())
+    }
+
+    fn parse_function_body(
+        &mut self,
+        code: &mut CodeSection,
+        body: FunctionBody<'_>,
+    ) -> Result<(), Error> {
+        let mut function = self.new_function_with_parsed_locals(&body)?;
+        let mut operators = body.get_operators_reader()?;
+        while !operators.eof() {
+            let operator = operators.read()?;
+            if calls_host(&operator) {
+                function.instruction(&Instruction::Call(self.first + self.bulk.len() as u32));
+            }
+            function.instruction(&self.instruction(operator)?);
+        }
+        code.function(&function);
         Ok(())
     }
 
@@ -112,6 +156,15 @@ impl Reencode for Counted {
     ) -> Result<(), Error> {
         Ok(())
     }
+}
+
+/// The function that takes time.
+fn toll() -> Function {
+    let mut function = Function::new([(1, ValType::I32)]);
+    let mut code = function.instructions();
+    code.i32_const(TOLL).local_set(0).loop_(BlockType::Empty);
+    code.local_get(0).i32_const(1).i32_sub().local_tee(0).br_if(0).end().end();
+    function
 }
 
 // The locals of a counted function: its parameters.

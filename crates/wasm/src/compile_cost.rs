@@ -13,7 +13,9 @@ use core::fmt;
 
 use wasmparser::{BinaryReaderError, CompositeInnerType, Operator, SubType, TypeSectionReader};
 
-/// What the function costs that counts a bulk instruction.
+use crate::bulk::calls_host;
+
+/// What a function costs that counts an instruction.
 pub(crate) const COUNTED: u64 = 2500;
 /// What a function costs, whatever is in it.
 const FUNCTION: u64 = 300;
@@ -261,6 +263,8 @@ fn flat(operator: &Operator<'_>) -> u64 {
         | Operator::Drop
         | Operator::Nop => 1,
         Operator::CallIndirect { .. } | Operator::ReturnCallIndirect { .. } => 200,
+        // Two calls.
+        _ if calls_host(operator) => 100,
         // The number is compared with both bounds, as the widest float.
         _ if truncates(operator) => 250,
         _ if accesses(operator) => 40,

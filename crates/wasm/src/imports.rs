@@ -39,6 +39,7 @@ use wasmtime::{Caller, Linker, Result};
 
 use crate::error::{Again, Ended};
 use crate::guest::{Guest, open, range};
+use crate::limits::STEP_INSTRUCTIONS;
 use crate::loan::Lent;
 use remora_offload::kernel::CallStatus;
 use remora_offload::kernel::hosting::{CHUNK, OBJECT_MAX, charge};
@@ -148,6 +149,13 @@ fn length(result: Result<usize, CallStatus>) -> Result<i32> {
     }
 }
 
+/// Has a tap pay a step for a call that has nothing to do with the card, in instructions: a send
+/// kernel has no steps of another kind.
+fn pay(caller: &mut Caller<'_, Guest>) -> Result<()> {
+    let left = caller.get_fuel()?.checked_sub(STEP_INSTRUCTIONS);
+    caller.set_fuel(left.ok_or(Ended(CallStatus::BUDGET))?)
+}
+
 /// Limits one read or write to the length of an object, so that a turn ends.
 fn bounded(bytes: &mut [u8]) -> Result<&mut [u8], CallStatus> {
     if bytes.len() > OBJECT_MAX { Err(CallStatus::MEMORY) } else { Ok(bytes) }
@@ -185,7 +193,9 @@ async fn payload(mut caller: Caller<'_, Guest>, (into, len): (u32, u32)) -> Resu
     let (memory, guest) = open(&mut caller)?;
     let into = range(memory, into, len)?;
     if guest.passing.is_some() {
-        return length(Ok(guest.payload.take(into)));
+        let taken = guest.payload.take(into);
+        pay(&mut caller)?;
+        return length(Ok(taken));
     }
     if len == 0 {
         return status(charge(0).await).map(|_| 0);
@@ -195,8 +205,11 @@ async fn payload(mut caller: Caller<'_, Guest>, (into, len): (u32, u32)) -> Resu
         charge(0).await.map_err(Ended)?;
         return length(Ok(rest.take(into)));
     }
-    let next = guest.context.payload(|piece, _| rest.give(piece, into));
-    length(next.await.map(Option::unwrap_or_default))
+    let next = guest.context.payload(|piece, _| rest.give(piece, into)).await;
+    if next == Ok(None) {
+        charge(0).await.map_err(Ended)?;
+    }
+    length(next.map(Option::unwrap_or_default))
 }
 
 async fn read(mut caller: Caller<'_, Guest>, (addr, into, len): (u64, u32, u32)) -> Result<u32> {
@@ -223,7 +236,9 @@ async fn output(mut caller: Caller<'_, Guest>, (from, len): (u32, u32)) -> Resul
     let (memory, guest) = open(&mut caller)?;
     let from = range(memory, from, len)?;
     if guest.passing.is_some() {
-        return status(guest.replace(from));
+        let replaced = guest.replace(from);
+        pay(&mut caller)?;
+        return status(replaced);
     }
     let context = guest.context;
     // Appends in pieces, so that little waits on the card.
@@ -289,5 +304,6 @@ async fn passing(mut caller: Caller<'_, Guest>, (into,): (u32,)) -> Result<u32> 
     for (place, word) in into[8..].chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
     }
+    pay(&mut caller)?;
     Ok(0)
 }

@@ -18,15 +18,15 @@ use wasmtime::{InstancePre, Store, Trap, TypedFunc, ValRaw};
 
 use crate::error::{Again, Ended};
 use crate::guest::Guest;
+use crate::limits::STEP_INSTRUCTIONS;
 use crate::linked::Linked;
 use crate::loan::Loan;
-use remora_offload::kernel::hosting::{begin_trial, current, end_trial, end_turn};
+use remora_offload::kernel::hosting::{begin_trial, current, end_trial, end_turn, took};
 use remora_offload::kernel::{CallStatus, Context};
 
 /// Instructions that a guest may run before other invocations get their turn.
 pub const TURN_INSTRUCTIONS: u64 = 1 << 16;
-/// Instructions for each step of the budget.
-pub(crate) const STEP_INSTRUCTIONS: u64 = 64;
+const TURN_STEPS: u64 = TURN_INSTRUCTIONS / STEP_INSTRUCTIONS;
 
 /// How an invocation ended, for its instance.
 pub(crate) enum End {
@@ -106,11 +106,17 @@ pub(crate) fn attempt(
         Err(error) if error.is::<Again>() || out_of_fuel(&error) => None,
         Err(error) => Some(End::Dead(cause(&error))),
     };
-    end_trial(cx, end.is_none().then_some(left));
+    end_trial(cx, end.is_none().then_some(left), || plain.as_ref().map_or(0, |p| p.steps(fuel)));
     if !matches!(end, Some(End::Done(_))) {
         *plain = None;
     }
     end
+}
+
+/// The steps that its instructions are since a store had so much fuel.
+fn steps_of(store: &Store<Guest>, fuel: u64) -> u64 {
+    let left = store.get_fuel().unwrap_or(fuel);
+    fuel.saturating_sub(left) / STEP_INSTRUCTIONS
 }
 
 fn out_of_fuel(error: &wasmtime::Error) -> bool {
@@ -130,6 +136,11 @@ impl Plain {
         let (store, entry) = made?;
         let loan = store.data().loan.clone();
         Ok(Plain { store, entry, loan })
+    }
+
+    /// The steps that a call took which had so much fuel.
+    fn steps(&self, fuel: u64) -> u64 {
+        steps_of(&self.store, fuel)
     }
 
     pub(crate) fn call(&mut self, fuel: u64, cx: &mut task::Context<'_>) -> wasmtime::Result<u32> {
@@ -189,7 +200,7 @@ impl Suspending {
             Some(status) => Poll::Ready(End::Done(result(status))),
             None => {
                 // Unless it waits for something, it has used up its instructions for this turn.
-                end_turn(cx);
+                end_turn(cx, TURN_STEPS);
                 Poll::Pending
             }
         }
@@ -205,9 +216,13 @@ async fn live(module: &Linked, finished: &Finished) -> wasmtime::Result<core::co
     let (mut store, kernel) = instantiate(module, entry, context, fuel, turn).await?;
     loop {
         let (context, left) = current().await.map_err(Ended)?;
-        store.set_fuel(left.saturating_mul(STEP_INSTRUCTIONS))?;
+        let fuel = left.saturating_mul(STEP_INSTRUCTIONS);
+        store.set_fuel(fuel)?;
         store.data_mut().begin(context);
-        finished.put(kernel.call_async(&mut store, ()).await?);
+        let status = kernel.call_async(&mut store, ()).await?;
+        // Whole turns were paid for when they ended.
+        took(steps_of(&store, fuel) % TURN_STEPS).await.map_err(Ended)?;
+        finished.put(status);
         pause().await;
     }
 }

@@ -10,6 +10,8 @@ use remora_offload::kernel::ModuleLimits;
 pub const MODULE_MAX: usize = ModuleLimits::LENGTH_MAX;
 /// The most that compiling a module may cost; `compile_cost` says in what unit.
 pub(crate) const COMPILE_MAX: u64 = 10_000_000;
+/// Instructions for each step of the budget.
+pub(crate) const STEP_INSTRUCTIONS: u64 = 64;
 /// The most globals and active segments of a module. Each instance sets them up, which counts
 /// neither as its instructions nor as its memory.
 pub(crate) const PARTS_MAX: u32 = 4096;

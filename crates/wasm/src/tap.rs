@@ -13,8 +13,8 @@ use core::task::{self, Waker};
 
 use crate::error::LoadError;
 use crate::guest::Guest;
-use crate::instance::STEP_INSTRUCTIONS;
 use crate::instance::{Plain, cause};
+use crate::limits::STEP_INSTRUCTIONS;
 use crate::linked::Linked;
 use remora_offload::kernel::hosting::{Standin, without_call};
 use remora_offload::kernel::{CallStatus, Passing, Tap, TapIo, Verdict};

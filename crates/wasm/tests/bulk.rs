@@ -119,6 +119,7 @@ fn budget(body: &str) -> u64 {
     let (_a, b, mut client) = pair();
     let module = load(&format!(
         r#"(module (memory 32) (data $segment "{}")
+            (table 1 funcref) (elem $elements declare func 0)
             (func (export "kernel") (result i32)
                 (i32.const 0) (i32.const 0) {body} (i32.const 0)))"#,
         "x".repeat(1 << 16),
@@ -152,6 +153,23 @@ fn bulk_memory_is_charged_by_its_length() {
         }
     }
     assert_eq!(budget("(i32.const 256) (memory.fill)"), 1);
+}
+
+/// What calls the host takes longer than an instruction, and the count is looked at before each.
+#[test]
+fn instructions_that_call_the_host_cost_more_than_one() {
+    const TIMES: usize = 100;
+    for call in [
+        "(drop (memory.grow (i32.const 0)))",
+        "(drop (table.grow 0 (ref.null func) (i32.const 0)))",
+        "(data.drop $segment)",
+        "(elem.drop $elements)",
+        "(drop (ref.func 0))",
+    ] {
+        let steps = budget(&format!("drop drop {}", call.repeat(TIMES)));
+        let (least, most) = (TIMES * 500 / 64, TIMES * 512 / 64);
+        assert!((least..=most).contains(&(steps as usize)), "{call}: {steps}");
+    }
 }
 
 #[test]

@@ -169,6 +169,27 @@ fn a_tap_that_fails_is_stopped_and_writes_go_on() {
     }
 }
 
+/// A tap's budget has an end without a loop, too.
+#[test]
+fn each_call_of_a_host_function_is_a_step_of_a_tap() {
+    for call in [
+        "(drop (call $passing (i32.const 0)))",
+        "(drop (call $payload (i32.const 0) (i32.const 0)))",
+        "(drop (call $output (i32.const 0) (i32.const 0)))",
+    ] {
+        for (calls, stopped) in [(3_000, None), (5_000, Some(CallStatus::BUDGET))] {
+            let body = call.repeat(calls) + "(i32.const 0)";
+            let (a, b, _client) = pair();
+            let receives = bind(&b, Bound::Region(b.memory.key()), &tap(&body));
+            let sends = bind(&a, Bound::Send(a.qp.qpn()), &tap(&body));
+            assert_eq!(write(&a, &b), data());
+            for binding in [receives, sends] {
+                assert_eq!(binding.info().stopped, stopped, "{calls} {call}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_refused_access_is_told_to_the_tap() {
     let (a, b, _client) = pair();

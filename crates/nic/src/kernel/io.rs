@@ -49,6 +49,8 @@ pub struct Reply {
     /// The results that are still to be written. The caller must have checked that they fit, and
     /// that those of a local call, which are copied at once, are not long.
     pub data: Payload,
+    /// A number that comes back in [`super::Kernels::sent`], as that of a WRITE does.
+    pub token: u64,
     /// The token of the WRITEs that bring the results before them. If one of these must be dropped
     /// because its memory is gone, the requester is told [`CallStatus::ACCESS`].
     pub parts: Option<u64>,
@@ -57,7 +59,7 @@ pub struct Reply {
 impl Reply {
     /// The end of an invocation that has no results.
     pub(crate) fn failure(status: CallStatus) -> Reply {
-        Reply { status, offset: 0, data: Payload::None, parts: None }
+        Reply { status, offset: 0, data: Payload::None, token: NO_TOKEN, parts: None }
     }
 }
 
@@ -70,6 +72,34 @@ impl KernelIo<'_> {
     /// The card's counters.
     pub fn counters(&mut self) -> &mut Counters {
         &mut self.card.counters
+    }
+
+    /// Are turns on the card paid for, as where several clients share it?
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.card.scheduler.is_shared()
+    }
+
+    /// Has a client of the card pay for so many steps of its kernels: its queue pairs and kernels
+    /// wait as if it had sent so much.
+    #[inline]
+    pub fn pay(&mut self, client: u16, steps: u64) {
+        self.card.scheduler.charge_steps(client, steps);
+    }
+
+    /// How much of the card a client has had, among those that want it: who has had least comes
+    /// first.
+    pub fn had(&self, client: u16) -> u128 {
+        self.card.scheduler.clock(client)
+    }
+
+    /// Do others' turns come before those of a client's kernels? Then its kernels are to wait, and
+    /// have another turn when some of those are over.
+    #[inline]
+    pub fn comes_later(&mut self, client: u16) -> bool {
+        let later = self.card.scheduler.comes_later(client);
+        self.card.kernel.held |= later;
+        later
     }
 
     /// A region's first address and length, if the key names one in this protection domain.
@@ -201,25 +231,18 @@ impl KernelIo<'_> {
         messages <= self.card.kernel_sends_left()
     }
 
-    /// Sends a WRITE.
-    ///
-    /// # Errors
-    /// If the card has no room for more messages now: it gives the WRITE back.
-    pub fn write_out(&mut self, write: WriteOut) -> Result<(), WriteOut> {
-        if !self.has_room(1) {
-            return Err(write);
-        }
+    /// Sends a WRITE. The caller has found that there is room ([`KernelIo::has_room`]), or answers
+    /// a call and has no other WRITE of it under way.
+    pub fn write_out(&mut self, write: WriteOut) {
         let WriteOut { qpn, pd, to, data, token } = write;
         self.post(Posted { qpn, pd, to, data, then: Then::Nothing, token, parts: None });
-        Ok(())
     }
 
     /// Ends an invocation: sends the last of its results, and tells the requester. There is always
     /// room for this message: no call is taken while there is none, and the implementation of the
     /// kernels limits their invocations.
     pub fn reply(&mut self, call: &Call, reply: Reply) {
-        reply.status.count(&mut self.card.counters);
-        let Reply { status, offset, data, parts } = reply;
+        let Reply { status, offset, data, token, parts } = reply;
         let header = &call.header;
         let RemoteAddress { addr, rkey } = header.to;
         let to = RemoteAddress { addr: addr.wrapping_add(u64::from(offset)), rkey };
@@ -227,10 +250,11 @@ impl KernelIo<'_> {
         let is_whole = status != CallStatus::ACCESS;
         let len = if is_whole { offset.saturating_add(data.len()) } else { 0 };
         let word = StatusWord { cookie: header.cookie, len, status };
-        let (qpn, pd, token) = (call.qpn, call.pd, NO_TOKEN);
+        let (qpn, pd) = (call.qpn, call.pd);
         if header.local {
             return self.reply_here(call, to, data, word);
         }
+        status.count(&mut self.card.counters);
         let then = match header.notify {
             Notify::Nothing if data.is_empty() => return self.give_back(data),
             Notify::Nothing => Then::Nothing,
@@ -263,9 +287,9 @@ impl KernelIo<'_> {
             }
         };
         if written.is_err() {
-            self.card.counters.kernel_access += 1;
-            word.status = CallStatus::ACCESS;
+            (word.status, word.len) = (CallStatus::ACCESS, 0);
         }
+        word.status.count(&mut self.card.counters);
         if let Notify::Word(at) | Notify::Both(at) = call.header.notify
             && self.write((at.rkey, call.pd), at.addr, &word.to_bytes()).is_err()
         {

@@ -102,7 +102,8 @@ pub enum Verdict {
 /// Runs kernels for a card: see the module documentation.
 ///
 /// The time that a call takes must be limited by its arguments or by a budget of the
-/// implementation's.
+/// implementation's. Where several clients share the card, it is paid for: see [`KernelIo::pay`]
+/// and [`KernelIo::comes_later`].
 pub trait Kernels: Any + Send + fmt::Debug {
     /// Takes an RPC, or the first packet of an RPC WRITE. `params` are the parameters behind the
     /// header, `data` is the payload that came with them, and `more` says how many bytes of payload
@@ -131,8 +132,8 @@ pub trait Kernels: Any + Send + fmt::Debug {
     /// When a turn is wanted: [`Time::ZERO`] at once, [`Time::NEVER`] not before another call.
     fn due(&self) -> Time;
 
-    /// Reports that a message that [`KernelIo::write_out`] posted with this token has ended. The
-    /// buffer may be used again as soon as no batch refers to it.
+    /// Reports that a message that [`KernelIo::write_out`] or [`KernelIo::reply`] posted with this
+    /// token has ended. The buffer may be used again as soon as no batch refers to it.
     fn sent(&mut self, token: u64, status: Status, buffer: Option<Buffer>);
 
     /// Reports that a queue pair is gone, or in the error state: its invocations end.

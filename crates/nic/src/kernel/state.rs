@@ -23,6 +23,8 @@ pub(crate) struct KernelState {
     pub(crate) replaced: Vec<u8>,
     /// Buffers that can be used again.
     pub(crate) returned: Vec<Buffer>,
+    /// Kernels wait for turns of other clients' queue pairs.
+    pub(crate) held: bool,
 }
 
 impl KernelState {
@@ -35,6 +37,7 @@ impl KernelState {
             taps: 0,
             replaced: Vec::new(),
             returned: Vec::new(),
+            held: false,
         }
     }
 

@@ -185,6 +185,13 @@ impl Nic {
         }
     }
 
+    /// When kernels want a turn: those that wait for the turns of queue pairs have it behind some.
+    #[inline]
+    pub(super) fn kernels_due(&self) -> Time {
+        let is_held = self.card.kernel.held && !self.card.scheduler.is_idle();
+        if is_held { Time::NEVER } else { self.kernels.due() }
+    }
+
     /// Lets kernels continue that have more to do, and hands the messages that they post to the
     /// queue pairs.
     #[inline(always)]
@@ -197,6 +204,7 @@ impl Nic {
     #[inline(never)]
     fn turn_kernels_now(&mut self, now: Time, mem: &mut dyn Memory) {
         if self.kernels.due() <= now {
+            self.card.kernel.held = false;
             let io = KernelIo { now, mem, card: &mut self.card };
             self.kernels.act(io, |kernels, io| kernels.turn(io));
         }

@@ -12,7 +12,7 @@ use core::time::Duration;
 use remora_nic::kernel::{Payload, WriteOut};
 use remora_nic::queue::RemoteAddress;
 
-use super::invocation::{Invocation, OBJECT_MAX, Wait};
+use super::invocation::{Invocation, OBJECT_MAX, Wait, token};
 use super::pool::CHUNK;
 use super::port::{Port, Ports};
 use super::timing::Direction;
@@ -325,8 +325,8 @@ impl Context {
             copy.extend_from_slice(bytes);
             let (pd, len) = (turn.invocation.call.pd, bytes.len() as u32);
             let data = Payload::Buffer { buffer: turn.buffers.close(copy), len };
-            let write = WriteOut { qpn, pd, to, data, token: turn.id.into() };
-            turn.io.write_out(write).map_err(|_| CallStatus::TRAP)?;
+            let token = token(turn.invocation.account, turn.id);
+            turn.io.write_out(WriteOut { qpn, pd, to, data, token });
             turn.invocation.has_sent();
             Ok(Poll::Ready(()))
         })
@@ -370,6 +370,7 @@ impl Context {
             }
             yielded = true;
             turn.steps = 0;
+            turn.taken += 1;
             turn.invocation.left = turn.invocation.left.checked_sub(1).ok_or(CallStatus::BUDGET)?;
             Ok(Poll::Pending)
         })

@@ -2,7 +2,6 @@
 //! deploys it, and `turn` charges it.)
 
 use core::future::Future;
-use core::hash::Hasher;
 use core::pin::Pin;
 use core::task::{self, Poll};
 
@@ -226,30 +225,5 @@ impl Deployed {
 impl core::fmt::Debug for Deployed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         self.info().fmt(f)
-    }
-}
-
-/// The deployer, not a peer, chooses op-codes, so the hash only has to spread them over the map.
-#[derive(Default)]
-pub(super) struct OpcodeHasher(u64);
-
-impl Hasher for OpcodeHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u16(&mut self, client: u16) {
-        self.0 = u64::from(client) << 48;
-    }
-
-    fn write_u64(&mut self, opcode: u64) {
-        let mixed = (opcode ^ self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = mixed ^ mixed >> 32;
     }
 }

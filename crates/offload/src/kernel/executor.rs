@@ -1,9 +1,8 @@
 //! The executor: keeps deployed kernels and invocations, and decides which invocation runs.
 
-use core::cmp::Reverse;
 use core::hash::BuildHasherDefault;
 use core::task::Poll;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use remora_nic::Time;
 use remora_nic::kernel::{Buffer, Busy, Call, KernelIo, Passing, Payload, Reply, Taken, Verdict};
@@ -12,12 +11,14 @@ use remora_nic::queue::Status;
 use super::CallStatus;
 use super::caught::caught;
 use super::context::{Context, poll_with};
-use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, OpcodeHasher, Program};
+use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, Program};
 use super::fallback::{FallbackCall, Host};
 use super::grant::Grant;
-use super::invocation::{Invocation, OBJECT_MAX, STAGE, Wait};
+use super::hasher::NumberHasher;
+use super::invocation::{Invocation, NOBODY, OBJECT_MAX, STAGE, Wait, find, token};
 use super::limits::ExecutorLimits;
 use super::pool::Pool;
+use super::sleeping::Sleeping;
 use super::tap::{Bound, Tap, TapInfo, TapIo};
 use super::timing::Timing;
 use super::turn::Turn;
@@ -28,7 +29,7 @@ pub struct Executor {
     limits: ExecutorLimits,
     timing: Option<Box<dyn Timing>>,
     /// By client and op-code: each client of a card has op-codes of its own.
-    opcodes: HashMap<(u16, u64), u32, BuildHasherDefault<OpcodeHasher>>,
+    opcodes: HashMap<(u16, u64), u32, BuildHasherDefault<NumberHasher>>,
     programs: Vec<Option<Deployed>>,
     free_programs: Vec<u32>,
     /// The card's own kernels that have ended: see [`Executor::take_ended`].
@@ -39,12 +40,10 @@ pub struct Executor {
     ready: VecDeque<u32>,
     /// Numbers of invocations that wait for room to send.
     starved: Vec<u32>,
-    /// Times and numbers of invocations that wait for memory, or that a time limit ends.
-    sleeping: BinaryHeap<Reverse<(Time, u32)>>,
+    /// Those that wait for memory, or that a time limit ends.
+    sleeping: Sleeping,
     buffers: Pool,
     taps: Vec<Option<Bound>>,
-    /// The users of the card's clients, by the clients' numbers.
-    users: Vec<Option<u32>>,
     host: Host,
     /// Invocations that ended with their queue pair and that the card has not counted yet.
     dropped: u64,
@@ -67,10 +66,9 @@ impl Executor {
             free: Vec::new(),
             ready: VecDeque::new(),
             starved: Vec::new(),
-            sleeping: BinaryHeap::new(),
+            sleeping: Sleeping::default(),
             buffers: Pool::new(limits.result_bytes),
             taps: Vec::new(),
-            users: Vec::new(),
             host: Host::default(),
             dropped: 0,
             stopped: 0,
@@ -82,11 +80,10 @@ impl Executor {
         self.timing = timing;
     }
 
-    /// Says whose a client of the card is. All clients of a user leave invocations to others.
+    /// Says whose a client of the card is. All clients of a user leave invocations, and buffers for
+    /// results, to others.
     pub fn set_user(&mut self, client: u16, user: u32) {
-        let at = usize::from(client);
-        self.users.resize(self.users.len().max(at + 1), None);
-        self.users[at] = Some(user);
+        self.buffers.owners.set_user(client, user);
     }
 
     /// Deploys a kernel for an op-code. `code` runs its invocations.
@@ -334,7 +331,7 @@ impl Executor {
         } else if bytes.is_empty() {
             Ok(())
         } else {
-            match self.buffers.take(bytes.len()) {
+            match self.buffers.take(invocation.account, bytes.len()) {
                 Some(mut out) => {
                     out.extend_from_slice(bytes);
                     invocation.out = Some(out);
@@ -353,13 +350,13 @@ impl Executor {
     }
 
     fn find(&self, id: u32) -> Option<u32> {
-        let index = id & 0xFFFF;
-        let invocation = self.invocations.get(index as usize)?;
-        (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
+        find(&self.invocations, id)
     }
 
-    fn user_of(&self, client: u16) -> Option<u32> {
-        self.users.get(usize::from(client)).copied().flatten()
+    /// Has an invocation looked at when it is `at`.
+    fn sleep(&mut self, at: Time, id: u32) {
+        let (running, invocations) = (self.running(), &self.invocations);
+        self.sleeping.add(at, id, running, |id| find(invocations, id).is_some());
     }
 
     /// How many of the calls in flight are so.
@@ -377,8 +374,9 @@ impl Executor {
         if all < free.saturating_sub(all).min(limit) {
             return true;
         }
-        let user = self.user_of(client);
-        let of_user = user.map_or(0, |_| self.count(|other| self.user_of(other.client) == user));
+        let owners = &self.buffers.owners;
+        let user = owners.user_of(client);
+        let of_user = user.map_or(0, |_| self.count(|other| owners.user_of(other.client) == user));
         let left = free.saturating_sub(of_user).max(1);
         let of_client = if client == 0 { 0 } else { self.count(|other| other.client == client) };
         of_user < free.max(1)
@@ -388,17 +386,20 @@ impl Executor {
 
     /// A place for a call, if it may begin.
     fn place(&mut self, call: &Call) -> Option<u32> {
-        if !self.may_begin(call) {
+        let account = self.buffers.owners.account(call.qpn, call.client);
+        if !self.may_begin(call) || !self.buffers.may_begin(account) {
             return None;
         }
-        if let Some(index) = self.free.pop() {
-            return Some(index);
-        }
-        if self.invocations.len() >= self.limits.invocations {
-            return None;
-        }
-        self.invocations.push(Invocation::new(*call));
-        Some(self.invocations.len() as u32 - 1)
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.invocations.len() >= self.limits.invocations => return None,
+            None => {
+                self.invocations.push(Invocation::new(*call));
+                self.invocations.len() as u32 - 1
+            }
+        };
+        self.invocations[index as usize].account = account;
+        Some(index)
     }
 
     /// Runs an invocation, which starts its kernel the first time, with payload that has just
@@ -421,6 +422,7 @@ impl Executor {
             id,
             chunk: (!chunk.is_empty()).then_some(chunk),
             steps: most,
+            taken: 0,
         };
         let code = &mut program.code;
         let (polled, turn) = poll_with(turn, |cx| {
@@ -429,6 +431,7 @@ impl Executor {
                 code.poll(cell, cx)
             })
         });
+        turn.io.pay(turn.invocation.call.client, turn.taken);
         let Turn { invocation, chunk: left, steps, .. } = turn;
         invocation.cell = started.filter(|_| !matches!(polled, Some(Poll::Ready(_))));
         let wait = invocation.wait;
@@ -442,7 +445,7 @@ impl Executor {
                     // make it run again.
                     Wait::Turn if steps > 0 => self.finish(io, index, Err(CallStatus::TRAP)),
                     Wait::Turn => self.make_ready(index),
-                    Wait::Until(at) => self.sleeping.push(Reverse((at, id))),
+                    Wait::Until(at) => self.sleep(at, id),
                     Wait::Room => self.starve(io, index),
                     Wait::Payload => self.expect_payload(io.now(), index),
                     Wait::Host => {}
@@ -450,6 +453,32 @@ impl Executor {
             }
         }
         steps
+    }
+
+    /// Runs an invocation with payload that has just arrived, unless others' turns come first.
+    fn run_or_wait(&mut self, io: &mut KernelIo<'_>, index: u32, chunk: &[u8]) {
+        let invocation = &mut self.invocations[index as usize];
+        if !io.comes_later(invocation.call.client) {
+            self.run(io, index, chunk, self.limits.turn_steps);
+            return;
+        }
+        invocation.staged.extend_from_slice(chunk);
+        invocation.wait = Wait::Turn;
+        self.make_ready(index);
+    }
+
+    /// Takes the number of the invocation that runs next, if one may: the one that has waited
+    /// longest, of the client that has had least of the card.
+    fn next_ready(&mut self, io: &mut KernelIo<'_>) -> Option<u32> {
+        if !io.is_shared() {
+            return self.ready.pop_front();
+        }
+        // (One that has ended goes first, and costs nothing.)
+        let of = |id: &u32| Some(self.invocations[self.find(*id)? as usize].call.client);
+        let had = |(_, client): &(usize, Option<u16>)| client.map(|client| io.had(client));
+        let (at, client) = self.ready.iter().map(of).enumerate().min_by_key(had)?;
+        let waits = client.is_some_and(|client| io.comes_later(client));
+        if waits { None } else { self.ready.remove(at) }
     }
 
     /// Notes that an invocation waits for room to send, for a limited time; ends it if that time is
@@ -464,7 +493,7 @@ impl Executor {
         if invocation.room_by.is_none() {
             let end = now + self.limits.room_patience;
             invocation.room_by = Some((end, invocation.progress));
-            self.sleeping.push(Reverse((end, id)));
+            self.sleep(end, id);
         }
         self.starved.push(id);
     }
@@ -477,7 +506,7 @@ impl Executor {
         if invocation.payload_by.is_none() {
             let end = now + self.limits.payload_patience;
             invocation.payload_by = Some((end, invocation.received));
-            self.sleeping.push(Reverse((end, id)));
+            self.sleep(end, id);
         }
     }
 
@@ -525,18 +554,16 @@ impl Executor {
                 (status, Payload::None)
             }
         };
-        let (offset, parts) = (invocation.written, (invocation.written > 0).then_some(id.into()));
-        io.reply(&invocation.call, Reply { status, offset, data, parts });
+        let (account, offset) = (invocation.account, invocation.written);
+        let parts = (offset > 0).then_some(token(account, id));
+        // It ends here, so it hears of no message.
+        let token = token(account, NOBODY);
+        io.reply(&invocation.call, Reply { status, offset, data, token, parts });
         self.end(index, status != CallStatus::OK);
         while let Some(buffer) = io.take_returned() {
-            self.take_back(buffer);
+            self.buffers.put(account, buffer);
+            self.wake_starved();
         }
-    }
-
-    /// Takes back a buffer that the card no longer uses.
-    fn take_back(&mut self, buffer: Buffer) {
-        self.buffers.put(buffer);
-        self.wake_starved();
     }
 
     /// Lets invocations that wait for room try again: any kind of room may have become free.
@@ -649,7 +676,7 @@ impl remora_nic::kernel::Kernels for Executor {
         invocation.begin(call, params, more == 0, budget);
         invocation.program = at;
         let id = self.id(index);
-        self.run(io, index, data, self.limits.turn_steps);
+        self.run_or_wait(io, index, data);
         if more > 0 && self.find(id).is_some() { Taken::Wants(id) } else { Taken::Done }
     }
 
@@ -682,7 +709,7 @@ impl remora_nic::kernel::Kernels for Executor {
         }
         if invocation.wait == Wait::Payload {
             invocation.ended = last;
-            self.run(io, index, bytes, self.limits.turn_steps);
+            self.run_or_wait(io, index, bytes);
             return Ok(());
         }
         invocation.staged.extend_from_slice(bytes);
@@ -693,21 +720,15 @@ impl remora_nic::kernel::Kernels for Executor {
     fn turn(&mut self, io: &mut KernelIo<'_>) {
         io.counters().kernel_dropped += core::mem::take(&mut self.dropped);
         io.counters().kernel_taps_stopped += core::mem::take(&mut self.stopped);
-        while let Some(Reverse((at, id))) = self.sleeping.peek().copied() {
-            if at > io.now() {
-                break;
-            }
-            self.sleeping.pop();
+        while let Some((at, id)) = self.sleeping.take(io.now()) {
             if let Some(index) = self.find(id) {
                 self.awake(io, at, index);
             }
         }
-        let mut steps = self.limits.turn_steps;
-        for _ in 0..self.limits.turn_invocations {
-            if steps == 0 {
-                break;
-            }
-            let Some(id) = self.ready.pop_front() else { break };
+        let (mut steps, mut runs) = (self.limits.turn_steps, self.limits.turn_invocations);
+        while steps > 0 && runs > 0 {
+            runs -= 1;
+            let Some(id) = self.next_ready(io) else { break };
             let Some(index) = self.find(id) else { continue };
             self.invocations[index as usize].queued = false;
             steps = self.run(io, index, &[], steps);
@@ -718,14 +739,15 @@ impl remora_nic::kernel::Kernels for Executor {
         if !self.ready.is_empty() || self.stopped > 0 {
             return Time::ZERO;
         }
-        self.sleeping.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
+        self.sleeping.first()
     }
 
     fn sent(&mut self, token: u64, status: Status, buffer: Option<Buffer>) {
+        let (account, id) = ((token >> 32) as u32, token as u32);
         if let Some(buffer) = buffer {
-            self.buffers.put(buffer);
+            self.buffers.put(account, buffer);
         }
-        if let Some(index) = u32::try_from(token).ok().and_then(|id| self.find(id)) {
+        if let Some(index) = self.find(id) {
             let invocation = &mut self.invocations[index as usize];
             invocation.has_arrived();
             invocation.broken |= status != Status::Success;
@@ -741,6 +763,7 @@ impl remora_nic::kernel::Kernels for Executor {
                 self.end(index as u32, true);
             }
         }
+        self.buffers.owners.close(qpn);
         self.programs.iter_mut().flatten().for_each(|program| program.closed(qpn));
         for bound in self.taps.iter_mut().flatten() {
             self.stopped += u64::from(bound.closed(qpn));

@@ -35,11 +35,23 @@ pub fn charge(len: usize) -> impl Future<Output = Result<(), CallStatus>> {
     leaf(move |turn| Ok(if turn.spend(len)? { Poll::Ready(()) } else { Poll::Pending }))
 }
 
-/// Ends the turn of an invocation that waits for nothing.
-pub fn end_turn(cx: &task::Context<'_>) {
+/// Notes steps that are not of the invocation's budget here, for which its client pays.
+///
+/// # Errors
+/// The future ends with [`CallStatus::TRAP`] where no invocation is polled.
+pub fn took(steps: u64) -> impl Future<Output = Result<(), CallStatus>> {
+    leaf(move |turn| {
+        turn.taken += steps;
+        Ok(Poll::Ready(()))
+    })
+}
+
+/// Ends the turn of an invocation that waits for nothing, which has used it up by so many steps.
+pub fn end_turn(cx: &task::Context<'_>, steps: u64) {
     with_turn(cx, |turn| {
-        if turn.invocation.wait == Wait::Turn {
+        if turn.invocation.wait == Wait::Turn && turn.steps > 0 {
             turn.steps = 0;
+            turn.taken += steps;
         }
     });
 }
@@ -61,9 +73,13 @@ pub fn begin_trial(cx: &task::Context<'_>) -> Option<(Context, u64)> {
 }
 
 /// Ends a trial, if one is under way. With `undo`, the invocation's results are discarded, and it
-/// has that many steps left.
-pub fn end_trial(cx: &task::Context<'_>, undo: Option<u64>) {
+/// has that many steps left. `took` says how many steps it took beside those of its budget, for
+/// which its client pays.
+pub fn end_trial(cx: &task::Context<'_>, undo: Option<u64>, took: impl FnOnce() -> u64) {
     with_turn(cx, |turn| {
+        if turn.io.is_shared() {
+            turn.taken += took();
+        }
         let is_trial = core::mem::take(&mut turn.invocation.trial);
         if let Some(left) = undo.filter(|_| is_trial) {
             turn.undo(left);
@@ -107,6 +123,7 @@ impl Standin {
             id: 0,
             chunk: None,
             steps: u32::MAX,
+            taken: 0,
         };
         poll_with(turn, poll).0
     }

@@ -15,6 +15,15 @@ pub(super) const STAGE: usize = 64 << 10;
 /// The most bytes of an object that the card keeps whole.
 pub const OBJECT_MAX: usize = 1 << 20;
 
+/// In place of an invocation's number: there is none.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// What comes back when a message has ended: whose its buffer is, and the number of the invocation
+/// that hears of it.
+pub(super) fn token(account: u32, id: u32) -> u64 {
+    u64::from(account) << 32 | u64::from(id)
+}
+
 /// What an invocation waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
@@ -35,6 +44,8 @@ pub(super) struct Invocation {
     pub(super) generation: u16,
     pub(super) live: bool,
     pub(super) call: Call,
+    /// Whose its buffers are.
+    pub(super) account: u32,
     /// The deployed kernel. `cell` is the kernel's number for the invocation while it runs.
     pub(super) program: u32,
     pub(super) cell: Option<u32>,
@@ -79,6 +90,7 @@ impl Invocation {
             generation: 0,
             live: false,
             call,
+            account: 0,
             program: 0,
             cell: None,
             params: Vec::new(),
@@ -158,8 +170,7 @@ impl Invocation {
     /// Drops the results that were copied and not sent yet.
     pub(super) fn drop_out(&mut self, buffers: &mut Pool) {
         if let Some(out) = self.out.take() {
-            let buffer = buffers.close(out);
-            buffers.put(buffer);
+            buffers.drop_room(out);
         }
     }
 
@@ -181,6 +192,14 @@ impl Invocation {
     }
 }
 
+/// The place of the invocation that a number stands for, if it has not ended.
+#[inline]
+pub(super) fn find(invocations: &[Invocation], id: u32) -> Option<u32> {
+    let index = id & 0xFFFF;
+    let invocation = invocations.get(index as usize)?;
+    (invocation.live && u32::from(invocation.generation) == id >> 16).then_some(index)
+}
+
 impl core::fmt::Debug for Invocation {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Invocation")
@@ -200,7 +219,9 @@ pub(super) fn flush(
     if invocation.held.is_none() && invocation.out.as_ref().is_none_or(|out| out.is_empty()) {
         return true;
     }
-    if invocation.in_flight >= SENDS || !io.has_room(1) || invocation.call.header.local {
+    // Others may have all messages of the card, so an invocation may always have one under way.
+    let has_room = invocation.in_flight == 0 || invocation.in_flight < SENDS && io.has_room(1);
+    if !has_room || invocation.call.header.local {
         return false;
     }
     let data = invocation.take_rest(buffers);
@@ -208,14 +229,8 @@ pub(super) fn flush(
     let RemoteAddress { addr, rkey } = invocation.call.header.to;
     let to = RemoteAddress { addr: addr.wrapping_add(invocation.written.into()), rkey };
     let (qpn, pd): (u32, Pd) = (invocation.call.qpn, invocation.call.pd);
-    let sent = io.write_out(WriteOut { qpn, pd, to, data, token: id.into() });
-    if sent.is_ok() {
-        invocation.has_sent();
-        invocation.written += len;
-    } else {
-        // There was room just before, so sending cannot fail; if it does, the requester gets an
-        // error.
-        invocation.broken = true;
-    }
+    io.write_out(WriteOut { qpn, pd, to, data, token: token(invocation.account, id) });
+    invocation.has_sent();
+    invocation.written += len;
     true
 }

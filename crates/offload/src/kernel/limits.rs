@@ -13,8 +13,10 @@ pub struct ExecutorLimits {
     pub invocations: usize,
     /// The most of them for one client of a card that several programs share.
     pub client_invocations: usize,
-    /// The most bytes of results that wait on the card; and, apart, of what kernels keep there
-    /// beside them ([`Context::keep`](super::Context::keep)).
+    /// The most bytes of copied results that wait on the card; and, apart, of what kernels keep
+    /// there beside them ([`Context::keep`](super::Context::keep)). Queue pairs and users leave
+    /// results to others as they do invocations. A queue pair has 256 KiB always, and for these
+    /// there are as many bytes again.
     pub result_bytes: usize,
     /// The most steps of all invocations in one turn of the card, and of an invocation at a packet
     /// of its call.

@@ -28,9 +28,10 @@
 //! - Deployed: `deploy`: a program under an op-code; `grant`: the memory that it may use;
 //!   `fallback`: calls whose op-code has no kernel.
 //! - Run: `executor`: which invocation runs, and how it ends ([`Executor`]); `limits`: how much of
-//!   the card they may use; `invocation`: what is kept of a call; `pool`: buffers for results;
-//!   `turn`: what a poll is lent, and pays for each step of its budget; `timing`: what memory takes
-//!   in a simulation; `caught`: panics of kernels.
+//!   the card they may use; `invocation`: what is kept of a call; `pool`: buffers for results, and
+//!   `owners`: whose they are; `sleeping`: when invocations are looked at; `turn`: what a poll is
+//!   lent, and pays for each step of its budget; `timing`: what memory takes in a simulation;
+//!   `caught`: panics of kernels; `hasher`: of their numbers.
 //! - [`builtin`]: the kernels of the paper. `loadable`: kernels that are loaded at run time
 //!   ([`Loadable`]); `memory_share`: what their instances have of memory; [`hosting`]: what their
 //!   host needs.
@@ -42,14 +43,17 @@ mod deploy;
 mod executor;
 mod fallback;
 mod grant;
+mod hasher;
 pub mod hosting;
 mod invocation;
 mod limits;
 mod loadable;
 mod memory_share;
+mod owners;
 mod pool;
 mod port;
 mod scatter;
+mod sleeping;
 mod tap;
 mod timing;
 mod turn;

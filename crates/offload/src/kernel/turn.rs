@@ -24,6 +24,8 @@ pub(super) struct Turn<'a, 'b> {
     pub(super) chunk: Option<&'a [u8]>,
     /// Steps left in this turn.
     pub(super) steps: u32,
+    /// Steps that were taken, for which the client pays.
+    pub(super) taken: u64,
 }
 
 impl Turn<'_, '_> {
@@ -37,6 +39,7 @@ impl Turn<'_, '_> {
         }
         // A step that begins in a turn ends in it, so that steps longer than a turn are possible.
         self.steps = self.steps.saturating_sub(cost.min(u32::MAX.into()) as u32);
+        self.taken += cost;
         self.invocation.left = self.invocation.left.checked_sub(cost).ok_or(CallStatus::BUDGET)?;
         Ok(true)
     }
@@ -167,7 +170,7 @@ impl Turn<'_, '_> {
 
     /// An empty buffer that will take `len` bytes, if there is one.
     pub(super) fn take_buffer(&mut self, len: usize) -> Option<Room> {
-        let buffer = self.buffers.take(len)?;
+        let buffer = self.buffers.take(self.invocation.account, len)?;
         self.invocation.has_buffer();
         Some(buffer)
     }

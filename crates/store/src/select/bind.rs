@@ -279,8 +279,16 @@ impl Output {
             let aggregates = wanted.iter().map(|wanted| aggregate(wanted, schema));
             return Ok(Output::Aggregates(aggregates.collect::<Result<_, _>>()?));
         }
-        let places = wanted.iter().map(|wanted| column_of(schema, &wanted.name).map(bytes_at));
-        Ok(Output::Columns(places.collect::<Result<_, _>>()?))
+        let mut places = Vec::with_capacity(wanted.len());
+        for Wanted { name, .. } in &wanted {
+            let place = bytes_at(column_of(schema, name)?);
+            if places.contains(&place) {
+                let says = format!("`{}` is named twice", name.name);
+                return Err(Mistake::new(name.at.clone(), says));
+            }
+            places.push(place);
+        }
+        Ok(Output::Columns(places))
     }
 }
 
@@ -406,6 +414,7 @@ mod tests {
             ("median(id)", "no such aggregate", 0),
             ("sum(x)", "no column `x`", 4),
             ("sum", "no column `sum`", 0),
+            ("id, note, id", "`id` is named twice", 10),
         ];
         for (list, says, at) in refused {
             let mistake = parse(list).unwrap_err();

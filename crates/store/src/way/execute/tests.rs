@@ -3,7 +3,7 @@ use crate::journal::Unlogged;
 use crate::memory::Heap;
 use crate::select::Predicate;
 use crate::select::schema::Schema;
-use crate::select::selection::{Output, Selection};
+use crate::select::selection::{BytesAt, OUTPUTS_MAX, Output, Selection};
 use crate::store::Options;
 use crate::way::row::each_row;
 use std::collections::BTreeMap;
@@ -148,6 +148,23 @@ fn a_damaged_row_is_not_selected() {
     store.memory().write(at + 9, b"?");
     assert_eq!(scan_all(&store, space, &wanted, ROOM).times, 9);
     assert_eq!(scan_all(&store, space, &[], ROOM).times, 99);
+}
+
+/// Columns may be the same bytes many times: what they come to is known before they are copied.
+#[test]
+fn a_row_whose_columns_do_not_fit_is_not_copied() {
+    let store = store(8 << 20);
+    let space = create(&store, "rows", Codec::None);
+    store.put(space, b"key", &[b'x'; 30_000], 0, None, 1).unwrap();
+    let all = BytesAt { offset: 8, len: None };
+    let output = Output::Columns(vec![all; OUTPUTS_MAX]);
+    let wanted = Selection { output, ..selection("true", "*") }.to_bytes().unwrap();
+    let call = Call { tablespace: space.0, value: &wanted, ..Call::default() };
+    let (mut bytes, mut out) = (Vec::new(), Vec::new());
+    call.write(&mut bytes).unwrap();
+    let refused = execute(&store, Operation::Scan, &bytes, 1, ROOM, &mut out);
+    assert_eq!(refused, Err(CallStatus::TOO_LONG));
+    assert!(out.capacity() <= ROOM, "{} bytes", out.capacity());
 }
 
 /// A value whose compressed part is damaged cannot be decompressed: that a condition refuses it all

@@ -13,7 +13,7 @@ use super::range::Range;
 use super::regex::RegexError;
 use super::rows::{Marks, Rows};
 use super::selection::Selection;
-use super::text::{Matcher, Text};
+use super::text::{Matcher, Text, is_automaton};
 
 /// The most regular expressions of a selection.
 pub const REGEXES_MAX: usize = 4;
@@ -39,9 +39,8 @@ pub(crate) fn is_laborious(condition: &RowCondition) -> bool {
             conditions.iter().any(is_laborious)
         }
         RowCondition::Not(not) => is_laborious(not),
-        RowCondition::Text { test: TextTest::Matches(_), .. } => true,
-        RowCondition::Text { test: TextTest::Like(pattern), .. } => pattern.contains(&b'_'),
-        RowCondition::Text { .. } | RowCondition::Within { .. } => false,
+        RowCondition::Text { test, .. } => is_automaton(test),
+        RowCondition::Within { .. } => false,
     }
 }
 
@@ -91,8 +90,7 @@ impl Plan {
     /// # Errors
     /// A regular expression in it cannot be used.
     pub fn new(selection: &Selection) -> Result<Plan, PlanError> {
-        let mut regexes = 0;
-        let steps = match compile(&selection.condition, true, &mut regexes)? {
+        let steps = match compile(&selection.condition, true, &mut Patterns::default())? {
             Node::All(all) => all,
             one => vec![one],
         };
@@ -261,12 +259,33 @@ impl Node {
     }
 }
 
+/// What the patterns of a selection have come to, all together.
+#[derive(Default)]
+struct Patterns {
+    regexes: usize,
+}
+
+impl Patterns {
+    /// Makes a test ready. It is counted before: it is the making that takes time.
+    fn matcher(&mut self, test: &TextTest) -> Result<Matcher, PlanError> {
+        self.regexes += usize::from(is_automaton(test));
+        if self.regexes > REGEXES_MAX {
+            return Err(PlanError::TooManyRegexes);
+        }
+        Ok(Matcher::new(test)?)
+    }
+}
+
 /// The node of a condition, or of its contrary unless it is `wanted`.
-fn compile(condition: &RowCondition, wanted: bool, regexes: &mut usize) -> Result<Node, PlanError> {
+fn compile(
+    condition: &RowCondition,
+    wanted: bool,
+    patterns: &mut Patterns,
+) -> Result<Node, PlanError> {
     Ok(match condition {
-        RowCondition::All(conditions) => join(conditions, wanted, wanted, regexes)?,
-        RowCondition::Any(conditions) => join(conditions, wanted, !wanted, regexes)?,
-        RowCondition::Not(not) => compile(not, !wanted, regexes)?,
+        RowCondition::All(conditions) => join(conditions, wanted, wanted, patterns)?,
+        RowCondition::Any(conditions) => join(conditions, wanted, !wanted, patterns)?,
+        RowCondition::Not(not) => compile(not, !wanted, patterns)?,
         RowCondition::Within { least, most, .. } if least > most => Node::Constant(!wanted),
         RowCondition::Within { least: i64::MIN, most: i64::MAX, .. } => Node::Constant(wanted),
         RowCondition::Within { number, least, most } => {
@@ -280,13 +299,7 @@ fn compile(condition: &RowCondition, wanted: bool, regexes: &mut usize) -> Resul
             Node::Range(Range { number, least, most, inside })
         }
         RowCondition::Text { text, test } => {
-            let test = Matcher::new(test)?;
-            if matches!(test, Matcher::Regex(_)) {
-                *regexes += 1;
-                if *regexes > REGEXES_MAX {
-                    return Err(PlanError::TooManyRegexes);
-                }
-            }
+            let test = patterns.matcher(test)?;
             Node::Text(Box::new(Text { at: *text, test, wanted }))
         }
     })
@@ -297,11 +310,11 @@ fn join(
     conditions: &[RowCondition],
     wanted: bool,
     all: bool,
-    regexes: &mut usize,
+    patterns: &mut Patterns,
 ) -> Result<Node, PlanError> {
     let mut nodes = Vec::with_capacity(conditions.len());
     for condition in conditions {
-        match compile(condition, wanted, regexes)? {
+        match compile(condition, wanted, patterns)? {
             Node::Constant(holds) if holds == all => {}
             Node::Constant(holds) => return Ok(Node::Constant(holds)),
             Node::All(inner) if all => nodes.extend(inner),

@@ -147,6 +147,23 @@ fn rows_that_are_selected_have_a_limit() {
     assert_eq!(server.state().stats.sums().memory_refused, 2);
 }
 
+/// The patterns of a predicate are counted before any of them is made.
+#[test]
+fn patterns_of_a_predicate_have_a_limit() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("SET k v\r\n", "+OK\r\n");
+    let condition = (0..16).map(|n| format!("t matches 'a{n}'")).collect::<Vec<_>>().join(" and ");
+    let (scan, get): (&[&[u8]], &[&[u8]]) =
+        (&[b"REMORA.SCAN", b"db0", b"0"], &[b"REMORA.GET", b"k"]);
+    for begin in [scan, get] {
+        let more: &[&[u8]] = &[b"SCHEMA", b"t text", b"WHERE", condition.as_bytes()];
+        client.send(request(&[begin, more].concat()));
+        let line = client.line();
+        assert!(line.starts_with("-ERR where:1:87: a selection has at most 4 patterns"), "{line}");
+    }
+}
+
 /// What a client says of itself is kept for as long as it is there, and shown to others.
 #[test]
 fn names_of_clients_have_a_limit() {

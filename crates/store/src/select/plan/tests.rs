@@ -240,4 +240,10 @@ fn there_are_few_regular_expressions() {
     let refused = plan(RowCondition::All(vec![one("_"); REGEXES_MAX + 1]));
     assert!(matches!(refused, Err(PlanError::TooManyRegexes)));
     assert!(plan(RowCondition::All(vec![one("%"); REGEXES_MAX + 1])).is_ok());
+    // They are counted before they are made.
+    let wrong = RowCondition::Text { text, test: TextTest::Matches("(".into()) };
+    let mut all = vec![one("_"); REGEXES_MAX];
+    all.push(wrong);
+    assert_eq!(plan(RowCondition::All(all)).unwrap_err(), PlanError::TooManyRegexes);
+    assert!(plan(RowCondition::All(vec![one(r"\_"); REGEXES_MAX + 1])).is_ok());
 }

@@ -17,6 +17,11 @@ use super::text::{Matcher, Text, is_automaton};
 
 /// The most regular expressions of a selection.
 pub const REGEXES_MAX: usize = 4;
+/// The most pieces of a selection's patterns, between `%`: a row with all of them is judged in some
+/// 100 microseconds.
+pub const PIECES_MAX: usize = 2048;
+/// As many pieces as are made ready for searches while others wait.
+const PIECES_LIGHT: usize = 512;
 
 /// Searches of a text that count no more than to read it.
 const SEARCHES_LIGHT: u32 = 16;
@@ -30,17 +35,28 @@ pub enum PlanError {
     /// There are too many regular expressions.
     #[error("a selection has at most {REGEXES_MAX} patterns with `matches` or `_`")]
     TooManyRegexes,
+    /// There are too many pieces of patterns.
+    #[error("patterns of a selection have at most {PIECES_MAX} pieces between `%`, all together")]
+    TooManyPieces,
 }
 
-/// Whether a plan of a selection takes long to make: one with a pattern that becomes an automaton.
+/// Whether a plan of a selection takes long to make: one with a pattern that becomes an automaton,
+/// or with many pieces.
 pub(crate) fn is_laborious(condition: &RowCondition) -> bool {
+    labour(condition) > PIECES_LIGHT
+}
+
+/// The pieces that a plan makes ready, at most. An automaton counts as more than are light.
+fn labour(condition: &RowCondition) -> usize {
     match condition {
-        RowCondition::All(conditions) | RowCondition::Any(conditions) => {
-            conditions.iter().any(is_laborious)
+        RowCondition::All(all) | RowCondition::Any(all) => all.iter().map(labour).sum(),
+        RowCondition::Not(not) => labour(not),
+        RowCondition::Text { test, .. } if is_automaton(test) => PIECES_LIGHT + 1,
+        RowCondition::Text { test: TextTest::Like(pattern), .. } => {
+            1 + pattern.iter().filter(|byte| **byte == b'%').count()
         }
-        RowCondition::Not(not) => is_laborious(not),
-        RowCondition::Text { test, .. } => is_automaton(test),
-        RowCondition::Within { .. } => false,
+        RowCondition::Text { test: TextTest::Contains(_), .. } => 1,
+        RowCondition::Text { .. } | RowCondition::Within { .. } => 0,
     }
 }
 
@@ -238,7 +254,7 @@ impl Node {
             Node::Range(_) => 1,
             Node::Text(text) => match &text.test {
                 Matcher::Compare(_, with) => 4 + with.len() as u32 / 32,
-                Matcher::Pieces(_) => 30,
+                Matcher::Pieces(pieces) => 30 * pieces.count().max(1) as u32,
                 Matcher::Regex(_) => 100,
             },
             Node::All(nodes) | Node::Any(nodes) => nodes.iter().map(Node::cost).sum(),
@@ -263,6 +279,7 @@ impl Node {
 #[derive(Default)]
 struct Patterns {
     regexes: usize,
+    pieces: usize,
 }
 
 impl Patterns {
@@ -272,7 +289,11 @@ impl Patterns {
         if self.regexes > REGEXES_MAX {
             return Err(PlanError::TooManyRegexes);
         }
-        Ok(Matcher::new(test)?)
+        let matcher = Matcher::new(test)?;
+        if let Matcher::Pieces(pieces) = &matcher {
+            self.pieces += pieces.count();
+        }
+        if self.pieces > PIECES_MAX { Err(PlanError::TooManyPieces) } else { Ok(matcher) }
     }
 }
 

@@ -9,8 +9,8 @@ use super::recent::Recent;
 use super::selection::Selection;
 use super::wire::WireError;
 
-/// The most plans that are kept. With regular expressions of the largest size each, they have
-/// about 32 MiB.
+/// The most plans that are kept. With regular expressions of the largest size each, and as many
+/// pieces of patterns as there may be, they have about 40 MiB.
 pub const PLANS_MAX: usize = 16;
 
 /// Plans by the bytes of their selections.

@@ -81,6 +81,12 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
+    /// How many there are that are compared or searched for.
+    pub(super) fn count(&self) -> usize {
+        let ends = [&self.begin, &self.end].into_iter().filter(|piece| !piece.is_empty());
+        self.middle.len() + ends.count()
+    }
+
     #[inline]
     fn is_match(&self, text: &[u8]) -> bool {
         let rest = self.between(text);

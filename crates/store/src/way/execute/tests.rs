@@ -322,6 +322,12 @@ fn what_takes_long_is_left_for_later() {
     assert_eq!(left(Operation::Get, &get), Err(LATER));
     assert!(ask(Effort::Any, &store, Operation::Get, &get, ROOM).is_ok());
     assert_eq!(left(Operation::Scan, &scan), Ok(1), "the plan is there now, on every thread");
+    let many = format!("note like '%{}'", "7%".repeat(500));
+    let many = selection(&[&*many; 2].join(" or "), "*").to_bytes().unwrap();
+    let scan = Call { value: &many, ..named };
+    assert_eq!(left(Operation::Scan, &scan), Err(LATER));
+    assert!(ask(Effort::Any, &store, Operation::Scan, &scan, ROOM).is_ok());
+    assert_eq!(left(Operation::Scan, &scan), Ok(0));
     assert!(ask(Effort::Any, &store, Operation::Flush, &named, ROOM).is_ok());
     assert_eq!(store.count(space), 0);
 }

@@ -534,10 +534,11 @@ fn scan<M: Memory, J: Journal>(
     };
     if call.value.is_empty() {
         return walk(effort, store, (call, None), (now, room), out, &mut |copied, out| {
-            match copied.is_whole() && append(&copied.item, with_heads, room, out) {
-                true => Taken::Row,
-                false => Taken::Nothing,
+            if copied.is_whole() && append(&copied.item, with_heads, room, out) {
+                return Taken::Row;
             }
+            store.count_damage();
+            Taken::Nothing
         });
     }
     if with_heads {
@@ -548,7 +549,7 @@ fn scan<M: Memory, J: Journal>(
     let mut sieve = Sieve::new(selection);
     let start = out.len();
     let planned = (call, Some(plan));
-    let done = walk(effort, store, planned, (now, room), out, &mut |copied, out| {
+    let went = walk(effort, store, planned, (now, room), out, &mut |copied, out| {
         let value = (copied.item.codec, copied.item.stored);
         // Of aggregates, nothing of a row travels.
         let mut taken = Taken::Nothing;
@@ -568,7 +569,9 @@ fn scan<M: Memory, J: Journal>(
             },
         );
         taken
-    })?;
+    });
+    (0..sieve.sifted().damaged).for_each(|_| store.count_damage());
+    let done = went?;
     if let Some(aggregation) = sieve.aggregation() {
         aggregation.write(out);
     }

@@ -1,14 +1,18 @@
 //! From the names of a predicate to places in a row: a schema and parameters are put in.
 
+use std::cell::Cell;
+
 use remora::calendar::Day;
 
 use super::condition::letters_key;
 use super::condition::{Compare, Form, NumberAt, PATTERN_MAX, RowCondition, TextAt, TextTest};
 use super::mistake::Mistake;
 use super::parse::{self, Literal, Name, Predicate, Test, Tree, Value, Wanted};
+use super::plan::{PlanError, REGEXES_MAX};
 use super::regex::Regex;
 use super::schema::{Column, Schema, Type};
 use super::selection::{Aggregate, BytesAt, Output};
+use super::text::is_automaton;
 use super::value::Number;
 
 /// Texts up to so many bytes are compared as numbers are.
@@ -29,13 +33,15 @@ impl Predicate {
     /// # Errors
     /// The first mistake, with its place in the predicate's text.
     pub fn bind(&self, schema: &Schema, parameters: &[&str]) -> Result<RowCondition, Mistake> {
-        Binder { schema, parameters }.tree(&self.tree)
+        Binder { schema, parameters, patterns: Cell::new(0) }.tree(&self.tree)
     }
 }
 
 struct Binder<'a> {
     schema: &'a Schema,
     parameters: &'a [&'a str],
+    /// The tests so far that become automata.
+    patterns: Cell<usize>,
 }
 
 /// A value as it is written: a number or text in the predicate, or a parameter, which is either.
@@ -142,17 +148,32 @@ impl Binder<'_> {
                 let least = compare_text(text, Compare::GreaterOrEqual, literal(least)?);
                 return Ok(both(least, compare_text(text, Compare::LessOrEqual, literal(most)?)));
             }
-            Test::Like(pattern) => TextTest::Like(literal(pattern)?.as_bytes().into()),
+            Test::Like(pattern) => {
+                let test = TextTest::Like(literal(pattern)?.as_bytes().into());
+                self.check(test, pattern)?
+            }
             Test::Contains(part) => TextTest::Contains(literal(part)?.as_bytes().into()),
             Test::Matches(pattern) => {
-                let regex = literal(pattern)?;
-                // The node refuses it too; here the mistake has a place.
-                Regex::new(regex)
-                    .map_err(|error| Mistake::new(pattern.at.clone(), error.to_string()))?;
-                TextTest::Matches(regex.into())
+                self.check(TextTest::Matches(literal(pattern)?.into()), pattern)?
             }
         };
         Ok(RowCondition::Text { text, test })
+    }
+
+    /// The test of a pattern, if it can be one. The node refuses it too; here the mistake has a
+    /// place.
+    fn check(&self, test: TextTest, pattern: &Literal) -> Result<TextTest, Mistake> {
+        let refuse = |says: String| Mistake::new(pattern.at.clone(), says);
+        if is_automaton(&test) {
+            self.patterns.set(self.patterns.get() + 1);
+        }
+        if self.patterns.get() > REGEXES_MAX {
+            return Err(refuse(PlanError::TooManyRegexes.to_string()));
+        }
+        if let TextTest::Matches(pattern) = &test {
+            Regex::new(pattern).map_err(|error| refuse(error.to_string()))?;
+        }
+        Ok(test)
     }
 
     fn pattern<'a>(&'a self, column: &Column, literal: &'a Literal) -> Result<&'a str, Mistake> {
@@ -279,8 +300,16 @@ impl Output {
             let aggregates = wanted.iter().map(|wanted| aggregate(wanted, schema));
             return Ok(Output::Aggregates(aggregates.collect::<Result<_, _>>()?));
         }
-        let places = wanted.iter().map(|wanted| column_of(schema, &wanted.name).map(bytes_at));
-        Ok(Output::Columns(places.collect::<Result<_, _>>()?))
+        let mut places = Vec::with_capacity(wanted.len());
+        for Wanted { name, .. } in &wanted {
+            let place = bytes_at(column_of(schema, name)?);
+            if places.contains(&place) {
+                let says = format!("`{}` is named twice", name.name);
+                return Err(Mistake::new(name.at.clone(), says));
+            }
+            places.push(place);
+        }
+        Ok(Output::Columns(places))
     }
 }
 
@@ -389,6 +418,20 @@ mod tests {
         assert!(bind(&long, &[]).unwrap_err().says.contains("at most 1024 bytes"));
     }
 
+    /// None is made before they are counted: the last one is wrong, and nobody sees it.
+    #[test]
+    fn there_are_few_patterns() {
+        for pattern in ["note matches 'a'", "city like '%a_'"] {
+            let four = [pattern; 4].join(" and ");
+            assert!(bind(&four, &[]).is_ok());
+            let five = format!("{four} and city matches '('");
+            let mistake = bind(&five, &[]).unwrap_err();
+            assert!(mistake.says.contains("at most 4 patterns"), "{mistake}");
+            assert_eq!(mistake.at, five.len() - 3..five.len());
+        }
+        assert!(bind(&[r"note like 'a\_%'"; 5].join(" and "), &[]).is_ok());
+    }
+
     #[test]
     fn lists_have_columns_or_aggregates() {
         let parse = |list| Output::parse(list, &schema());
@@ -406,6 +449,7 @@ mod tests {
             ("median(id)", "no such aggregate", 0),
             ("sum(x)", "no column `x`", 4),
             ("sum", "no column `sum`", 0),
+            ("id, note, id", "`id` is named twice", 10),
         ];
         for (list, says, at) in refused {
             let mistake = parse(list).unwrap_err();

@@ -9,6 +9,9 @@ use super::bind::number_at;
 use super::schema::{Column, Schema, Type};
 use super::value::{Number, write_scaled};
 
+/// The most bytes of a number or date as text.
+const NUMBER_MAX: usize = 24;
+
 /// Why fields are no row.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum FieldError {
@@ -127,6 +130,14 @@ impl Column {
         match number_at(self) {
             None => self.text(row).to_vec(),
             Some(_) => self.show(row).to_string().into_bytes(),
+        }
+    }
+
+    /// The bytes of [`Column::show_bytes`], at most, without a copy of a text.
+    pub(crate) fn shown_len(&self, row: &[u8]) -> usize {
+        match number_at(self) {
+            None => self.text(row).len(),
+            Some(_) => NUMBER_MAX,
         }
     }
 

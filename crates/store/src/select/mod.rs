@@ -7,9 +7,9 @@
 //! Between: [`selection`] and [`condition`] are what is asked, [`wire`] its bytes.
 //!
 //! On the node: a [`plan`] judges [`rows`] in blocks, by `range` and `text`, with the processor's
-//! vectors ([`remora_offload::cpu`]) and without backtracking ([`regex`]); [`plans`] keeps plans.
-//! A [`sieve`] is a plan at work: values that are compressed, limits, [`aggregate`]s, of which
-//! [`distinct`] counts different values.
+//! vectors ([`remora_offload::cpu`]) and without backtracking ([`regex`]); [`plans`] keeps plans,
+//! as `recent` keeps what is asked for again. A [`sieve`] is a plan at work: values that are
+//! compressed, limits, [`aggregate`]s, of which [`distinct`] counts different values.
 //!
 //! docs/selection.md is the reference of the language, its limits and its costs.
 
@@ -23,6 +23,7 @@ mod parse;
 pub mod plan;
 pub mod plans;
 mod range;
+mod recent;
 pub mod regex;
 pub mod rows;
 pub mod schema;

@@ -13,10 +13,15 @@ use super::range::Range;
 use super::regex::RegexError;
 use super::rows::{Marks, Rows};
 use super::selection::Selection;
-use super::text::{Matcher, Text};
+use super::text::{Matcher, Text, is_automaton};
 
 /// The most regular expressions of a selection.
 pub const REGEXES_MAX: usize = 4;
+/// The most pieces of a selection's patterns, between `%`: a row with all of them is judged in some
+/// 100 microseconds.
+pub const PIECES_MAX: usize = 2048;
+/// As many pieces as are made ready for searches while others wait.
+const PIECES_LIGHT: usize = 512;
 
 /// Searches of a text that count no more than to read it.
 const SEARCHES_LIGHT: u32 = 16;
@@ -30,18 +35,28 @@ pub enum PlanError {
     /// There are too many regular expressions.
     #[error("a selection has at most {REGEXES_MAX} patterns with `matches` or `_`")]
     TooManyRegexes,
+    /// There are too many pieces of patterns.
+    #[error("patterns of a selection have at most {PIECES_MAX} pieces between `%`, all together")]
+    TooManyPieces,
 }
 
-/// Whether a plan of a selection takes long to make: one with a pattern that becomes an automaton.
+/// Whether a plan of a selection takes long to make: one with a pattern that becomes an automaton,
+/// or with many pieces.
 pub(crate) fn is_laborious(condition: &RowCondition) -> bool {
+    labour(condition) > PIECES_LIGHT
+}
+
+/// The pieces that a plan makes ready, at most. An automaton counts as more than are light.
+fn labour(condition: &RowCondition) -> usize {
     match condition {
-        RowCondition::All(conditions) | RowCondition::Any(conditions) => {
-            conditions.iter().any(is_laborious)
+        RowCondition::All(all) | RowCondition::Any(all) => all.iter().map(labour).sum(),
+        RowCondition::Not(not) => labour(not),
+        RowCondition::Text { test, .. } if is_automaton(test) => PIECES_LIGHT + 1,
+        RowCondition::Text { test: TextTest::Like(pattern), .. } => {
+            1 + pattern.iter().filter(|byte| **byte == b'%').count()
         }
-        RowCondition::Not(not) => is_laborious(not),
-        RowCondition::Text { test: TextTest::Matches(_), .. } => true,
-        RowCondition::Text { test: TextTest::Like(pattern), .. } => pattern.contains(&b'_'),
-        RowCondition::Text { .. } | RowCondition::Within { .. } => false,
+        RowCondition::Text { test: TextTest::Contains(_), .. } => 1,
+        RowCondition::Text { .. } | RowCondition::Within { .. } => 0,
     }
 }
 
@@ -91,8 +106,7 @@ impl Plan {
     /// # Errors
     /// A regular expression in it cannot be used.
     pub fn new(selection: &Selection) -> Result<Plan, PlanError> {
-        let mut regexes = 0;
-        let steps = match compile(&selection.condition, true, &mut regexes)? {
+        let steps = match compile(&selection.condition, true, &mut Patterns::default())? {
             Node::All(all) => all,
             one => vec![one],
         };
@@ -240,7 +254,7 @@ impl Node {
             Node::Range(_) => 1,
             Node::Text(text) => match &text.test {
                 Matcher::Compare(_, with) => 4 + with.len() as u32 / 32,
-                Matcher::Pieces(_) => 30,
+                Matcher::Pieces(pieces) => 30 * pieces.count().max(1) as u32,
                 Matcher::Regex(_) => 100,
             },
             Node::All(nodes) | Node::Any(nodes) => nodes.iter().map(Node::cost).sum(),
@@ -261,12 +275,38 @@ impl Node {
     }
 }
 
+/// What the patterns of a selection have come to, all together.
+#[derive(Default)]
+struct Patterns {
+    regexes: usize,
+    pieces: usize,
+}
+
+impl Patterns {
+    /// Makes a test ready. It is counted before: it is the making that takes time.
+    fn matcher(&mut self, test: &TextTest) -> Result<Matcher, PlanError> {
+        self.regexes += usize::from(is_automaton(test));
+        if self.regexes > REGEXES_MAX {
+            return Err(PlanError::TooManyRegexes);
+        }
+        let matcher = Matcher::new(test)?;
+        if let Matcher::Pieces(pieces) = &matcher {
+            self.pieces += pieces.count();
+        }
+        if self.pieces > PIECES_MAX { Err(PlanError::TooManyPieces) } else { Ok(matcher) }
+    }
+}
+
 /// The node of a condition, or of its contrary unless it is `wanted`.
-fn compile(condition: &RowCondition, wanted: bool, regexes: &mut usize) -> Result<Node, PlanError> {
+fn compile(
+    condition: &RowCondition,
+    wanted: bool,
+    patterns: &mut Patterns,
+) -> Result<Node, PlanError> {
     Ok(match condition {
-        RowCondition::All(conditions) => join(conditions, wanted, wanted, regexes)?,
-        RowCondition::Any(conditions) => join(conditions, wanted, !wanted, regexes)?,
-        RowCondition::Not(not) => compile(not, !wanted, regexes)?,
+        RowCondition::All(conditions) => join(conditions, wanted, wanted, patterns)?,
+        RowCondition::Any(conditions) => join(conditions, wanted, !wanted, patterns)?,
+        RowCondition::Not(not) => compile(not, !wanted, patterns)?,
         RowCondition::Within { least, most, .. } if least > most => Node::Constant(!wanted),
         RowCondition::Within { least: i64::MIN, most: i64::MAX, .. } => Node::Constant(wanted),
         RowCondition::Within { number, least, most } => {
@@ -280,13 +320,7 @@ fn compile(condition: &RowCondition, wanted: bool, regexes: &mut usize) -> Resul
             Node::Range(Range { number, least, most, inside })
         }
         RowCondition::Text { text, test } => {
-            let test = Matcher::new(test)?;
-            if matches!(test, Matcher::Regex(_)) {
-                *regexes += 1;
-                if *regexes > REGEXES_MAX {
-                    return Err(PlanError::TooManyRegexes);
-                }
-            }
+            let test = patterns.matcher(test)?;
             Node::Text(Box::new(Text { at: *text, test, wanted }))
         }
     })
@@ -297,11 +331,11 @@ fn join(
     conditions: &[RowCondition],
     wanted: bool,
     all: bool,
-    regexes: &mut usize,
+    patterns: &mut Patterns,
 ) -> Result<Node, PlanError> {
     let mut nodes = Vec::with_capacity(conditions.len());
     for condition in conditions {
-        match compile(condition, wanted, regexes)? {
+        match compile(condition, wanted, patterns)? {
             Node::Constant(holds) if holds == all => {}
             Node::Constant(holds) => return Ok(Node::Constant(holds)),
             Node::All(inner) if all => nodes.extend(inner),

@@ -5,28 +5,17 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::plan::{Plan, PlanError};
+use super::recent::Recent;
 use super::selection::Selection;
 use super::wire::WireError;
 
-/// The most plans that are kept. With regular expressions of the largest size each, they have
-/// about 32 MiB.
+/// The most plans that are kept. With regular expressions of the largest size each, and as many
+/// pieces of patterns as there may be, they have about 40 MiB.
 pub const PLANS_MAX: usize = 16;
 
-/// Plans by the bytes of their selections. The one that was not used for the longest time makes
-/// room for a new one.
-#[derive(Clone, Debug, Default)]
-pub struct Plans {
-    kept: Vec<Kept>,
-    /// Counts uses.
-    now: u64,
-}
-
+/// Plans by the bytes of their selections.
 #[derive(Clone, Debug)]
-struct Kept {
-    bytes: Box<[u8]>,
-    used: u64,
-    planned: Arc<Planned>,
-}
+pub struct Plans(Recent<Arc<Planned>>);
 
 /// A selection and its plan.
 #[derive(Clone, Debug)]
@@ -60,10 +49,16 @@ impl Planned {
     }
 }
 
+impl Default for Plans {
+    fn default() -> Plans {
+        Plans::new()
+    }
+}
+
 impl Plans {
     /// No plans yet.
     pub const fn new() -> Plans {
-        Plans { kept: Vec::new(), now: 0 }
+        Plans(Recent::new(PLANS_MAX))
     }
 
     /// The selection of these bytes and its plan, kept or made now.
@@ -79,21 +74,13 @@ impl Plans {
 
     /// The selection of these bytes and its plan, if it is kept.
     pub fn find(&mut self, bytes: &[u8]) -> Option<Arc<Planned>> {
-        self.now += 1;
-        let kept = self.kept.iter_mut().find(|kept| *kept.bytes == *bytes)?;
-        kept.used = self.now;
-        Some(kept.planned.clone())
+        self.0.find(bytes)
     }
 
     /// Keeps what these bytes stand for.
     pub fn keep(&mut self, bytes: &[u8], planned: Planned) -> Arc<Planned> {
-        let (used, planned) = (self.now, Arc::new(planned));
-        let kept = Kept { bytes: bytes.into(), used, planned: planned.clone() };
-        if self.kept.len() < PLANS_MAX {
-            self.kept.push(kept);
-        } else if let Some(oldest) = self.kept.iter_mut().min_by_key(|kept| kept.used) {
-            *oldest = kept;
-        }
+        let planned = Arc::new(planned);
+        self.0.keep(bytes, planned.clone());
         planned
     }
 }
@@ -115,9 +102,8 @@ mod tests {
         for limit in 0..100 {
             assert_eq!(plans.get(&bytes(limit)).unwrap().selection.limit, limit);
             assert_eq!(plans.get(&bytes(0)).unwrap().selection.limit, 0);
-            assert!(plans.kept.len() <= PLANS_MAX);
         }
-        let kept = |limit: u64| plans.kept.iter().any(|kept| *kept.bytes == *bytes(limit));
+        let mut kept = |limit| plans.find(&bytes(limit)).is_some();
         assert!(kept(0) && kept(99) && !kept(1));
     }
 
@@ -125,6 +111,6 @@ mod tests {
     fn what_is_refused_is_not_kept() {
         let mut plans = Plans::default();
         assert_eq!(plans.get(&[]).unwrap_err(), PlanRefused::Wire(WireError::CutOff));
-        assert!(plans.kept.is_empty());
+        assert!(plans.find(&[]).is_none());
     }
 }

@@ -33,6 +33,16 @@ pub enum Output {
 }
 
 impl Output {
+    /// The bytes that [`Output::write`] appends.
+    #[inline]
+    pub fn written_len(&self, row: &[u8]) -> usize {
+        match self {
+            Output::Whole => row.len(),
+            Output::Columns(places) => places.iter().map(|place| place.of(row).len()).sum(),
+            Output::Aggregates(_) => 0,
+        }
+    }
+
     /// Appends what is wanted of a selected row: all of it, or its columns.
     #[inline]
     pub fn write(&self, row: &[u8], out: &mut Vec<u8>) {

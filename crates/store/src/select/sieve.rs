@@ -17,7 +17,8 @@ pub struct Sifted {
     pub selected: u64,
     /// Values that were decompressed.
     pub decoded: u64,
-    /// Values that could not be decompressed, and so were not selected.
+    /// Values that could not be decompressed, or are not what was written once, and so were not
+    /// selected.
     pub damaged: u64,
 }
 
@@ -157,8 +158,10 @@ impl Sieve {
             }
             Some(_) => None,
         };
-        if let Some(found) = found.filter(|_| is_whole()) {
-            self.select(0, found, &mut each);
+        match found {
+            Some(found) if is_whole() => self.select(0, found, &mut each),
+            Some(_) => self.sifted.damaged += 1,
+            None => {}
         }
         self.row = row;
         self.next()

@@ -27,6 +27,25 @@ pub(super) enum Matcher {
     Regex(Box<Regex>),
 }
 
+/// Whether a test becomes an automaton: a pattern does, and one of LIKE that has `_`.
+pub(super) fn is_automaton(test: &TextTest) -> bool {
+    match test {
+        TextTest::Matches(_) => true,
+        TextTest::Like(pattern) => {
+            let mut rest = pattern.iter();
+            while let Some(byte) = rest.next() {
+                match byte {
+                    b'_' => return true,
+                    b'\\' => drop(rest.next()),
+                    _ => {}
+                }
+            }
+            false
+        }
+        TextTest::Compare(..) | TextTest::Contains(_) => false,
+    }
+}
+
 impl Matcher {
     pub(super) fn new(test: &TextTest) -> Result<Matcher, RegexError> {
         Ok(match test {
@@ -62,6 +81,12 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
+    /// How many there are that are compared or searched for.
+    pub(super) fn count(&self) -> usize {
+        let ends = [&self.begin, &self.end].into_iter().filter(|piece| !piece.is_empty());
+        self.middle.len() + ends.count()
+    }
+
     #[inline]
     fn is_match(&self, text: &[u8]) -> bool {
         let rest = self.between(text);

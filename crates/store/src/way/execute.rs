@@ -534,7 +534,11 @@ fn scan<M: Memory, J: Journal>(
     };
     if call.value.is_empty() {
         return walk(effort, store, (call, None), (now, room), out, &mut |copied, out| {
-            copied.is_whole() && append(&copied.item, with_heads, room, out)
+            if copied.is_whole() && append(&copied.item, with_heads, room, out) {
+                return Taken::Row;
+            }
+            store.count_damage();
+            Taken::Nothing
         });
     }
     if with_heads {
@@ -545,9 +549,10 @@ fn scan<M: Memory, J: Journal>(
     let mut sieve = Sieve::new(selection);
     let start = out.len();
     let planned = (call, Some(plan));
-    let done = walk(effort, store, planned, (now, room), out, &mut |copied, out| {
+    let went = walk(effort, store, planned, (now, room), out, &mut |copied, out| {
         let value = (copied.item.codec, copied.item.stored);
-        let mut selected = false;
+        // Of aggregates, nothing of a row travels.
+        let mut taken = Taken::Nothing;
         // The client adds up how many rows it has got of those that it wants at most.
         let _: ControlFlow<()> = sieve.value(
             plan,
@@ -555,13 +560,18 @@ fn scan<M: Memory, J: Journal>(
             VALUE_MAX,
             || copied.is_whole(),
             |_, row| {
-                selected = true;
-                selection.output.write(row, out);
+                // Columns may overlap, and so be longer than the row.
+                let end = out.len() + selection.output.written_len(row);
+                taken = if end - start - ANSWER_LEN > room { Taken::NoRoom } else { Taken::Row };
+                if taken == Taken::Row {
+                    selection.output.write(row, out);
+                }
             },
         );
-        // Of aggregates, nothing of a row travels.
-        selected
-    })?;
+        taken
+    });
+    (0..sieve.sifted().damaged).for_each(|_| store.count_damage());
+    let done = went?;
     if let Some(aggregation) = sieve.aggregation() {
         aggregation.write(out);
     }
@@ -594,16 +604,24 @@ fn budget_of(plan: Option<&Plan>) -> ScanBudget {
     ScanBudget { items, bytes, buckets: WALKED_MAX, looked_at: 0 }
 }
 
+/// What an item that a walk comes to adds to its answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Nothing,
+    Row,
+    /// A row, which was not appended since there is not enough room.
+    NoRoom,
+}
+
 /// Walks over items from the call's cursor on, those of which the plan, if there is one, says that
-/// they may be selected. `take` appends what is wanted of an item, and says whether that is
-/// anything.
+/// they may be selected. `take` appends what is wanted of an item.
 fn walk<M: Memory, J: Journal>(
     effort: Effort,
     store: &Store<M, J>,
     (call, plan): (&Call<'_>, Option<&Plan>),
     (now, room): (u64, usize),
     out: &mut Vec<u8>,
-    take: &mut dyn FnMut(&Copied<'_>, &mut Vec<u8>) -> bool,
+    take: &mut dyn FnMut(&Copied<'_>, &mut Vec<u8>) -> Taken,
 ) -> Result<u64, CallStatus> {
     let limit = if call.limit == 0 { u32::MAX } else { call.limit };
     let start = out.len();
@@ -629,13 +647,13 @@ fn walk<M: Memory, J: Journal>(
             decoded += len.max(item.stored.len() * DECODED);
         }
         let row = row::begin(item.key, out);
-        let selected = take(copied, out);
-        full = selected && out.len() - first > room;
-        if full || !selected {
-            out.truncate(row);
-        } else {
+        let taken = take(copied, out);
+        full = taken != Taken::Nothing && (taken == Taken::NoRoom || out.len() - first > room);
+        if taken == Taken::Row && !full {
             row::end(row, item.key.len(), out);
             rows += 1;
+        } else {
+            out.truncate(row);
         }
         match full {
             true => Visited::NotTaken,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use remora_store::front::server::Options;
 
+use crate::redis::request;
 use crate::{Client, PATIENCE, options, serve};
 
 /// What replies may wait, and what is read beyond them, in bytes.
@@ -116,6 +117,51 @@ fn one_reply_has_a_limit() {
         client.expect_end("");
     }
     assert_eq!(server.state().stats.sums().memory_refused, 4);
+}
+
+/// A row and its columns are no way around the limit of a reply.
+#[test]
+fn rows_that_are_selected_have_a_limit() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("CONFIG SET client-output-buffer-limit 1mb\r\n", "+OK\r\n");
+    client.ask(request(&[b"SET", b"k", &vec![b'v'; 2 << 20]]), "+OK\r\n");
+    let (scan, get): (&[&[u8]], &[&[u8]]) =
+        (&[b"REMORA.SCAN", b"db0", b"0"], &[b"REMORA.GET", b"k"]);
+    for begin in [scan, get] {
+        let ask = |columns: &[u8]| {
+            let more: &[&[u8]] = &[b"SCHEMA", b"n u32\nt text", b"SELECT", columns];
+            let mut client = Client::redis(&server);
+            client.send(request(&[begin, more].concat()));
+            (client.line(), client)
+        };
+        let (line, mut client) = ask(b"t, n, t");
+        assert!(line.contains("select:1:7: `t` is named twice"), "{line}");
+        client.ask("PING\r\n", "+PONG\r\n");
+        let (line, mut client) = ask(b"n, t");
+        assert!(line.contains("client-output-buffer-limit"), "{line}");
+        client.expect_end("");
+        let (line, _) = ask(b"n");
+        assert!(line.starts_with('*'), "{line}");
+    }
+    assert_eq!(server.state().stats.sums().memory_refused, 2);
+}
+
+/// The patterns of a predicate are counted before any of them is made.
+#[test]
+fn patterns_of_a_predicate_have_a_limit() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("SET k v\r\n", "+OK\r\n");
+    let condition = (0..16).map(|n| format!("t matches 'a{n}'")).collect::<Vec<_>>().join(" and ");
+    let (scan, get): (&[&[u8]], &[&[u8]]) =
+        (&[b"REMORA.SCAN", b"db0", b"0"], &[b"REMORA.GET", b"k"]);
+    for begin in [scan, get] {
+        let more: &[&[u8]] = &[b"SCHEMA", b"t text", b"WHERE", condition.as_bytes()];
+        client.send(request(&[begin, more].concat()));
+        let line = client.line();
+        assert!(line.starts_with("-ERR where:1:87: a selection has at most 4 patterns"), "{line}");
+    }
 }
 
 /// What a client says of itself is kept for as long as it is there, and shown to others.

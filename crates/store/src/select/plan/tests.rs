@@ -240,4 +240,29 @@ fn there_are_few_regular_expressions() {
     let refused = plan(RowCondition::All(vec![one("_"); REGEXES_MAX + 1]));
     assert!(matches!(refused, Err(PlanError::TooManyRegexes)));
     assert!(plan(RowCondition::All(vec![one("%"); REGEXES_MAX + 1])).is_ok());
+    // They are counted before they are made.
+    let wrong = RowCondition::Text { text, test: TextTest::Matches("(".into()) };
+    let mut all = vec![one("_"); REGEXES_MAX];
+    all.push(wrong);
+    assert_eq!(plan(RowCondition::All(all)).unwrap_err(), PlanError::TooManyRegexes);
+    assert!(plan(RowCondition::All(vec![one(r"\_"); REGEXES_MAX + 1])).is_ok());
+}
+
+/// Each piece of a pattern is a search, of which a short row may have as many as it has bytes.
+#[test]
+fn pieces_of_a_pattern_cost_as_searches() {
+    let text = TextAt { offset: FIXED, len: None };
+    let one = |pattern: &str| RowCondition::Text {
+        text,
+        test: TextTest::Like(pattern.as_bytes().into()),
+    };
+    let rows = |pattern: &str| plan(one(pattern)).unwrap().rows_in(300_000);
+    assert_eq!((rows("%a%"), rows("%"), rows("a%")), (10_000, 10_000, 10_000));
+    assert_eq!((rows("a%b"), rows("%a%b%"), rows("a%%b%c%")), (5_000, 5_000, 3_333));
+    let many = one(&format!("%{}", "a%".repeat(500)));
+    assert!(is_laborious(&RowCondition::Any(vec![many.clone(); 2])));
+    assert!(!is_laborious(&RowCondition::Any(vec![one("%a%b%"); 100])));
+    assert!(plan(RowCondition::Any(vec![many.clone(); 4])).is_ok());
+    let refused = plan(RowCondition::Any(vec![many; 5]));
+    assert!(refused.unwrap_err().to_string().contains("pieces"));
 }

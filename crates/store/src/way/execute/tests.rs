@@ -3,7 +3,7 @@ use crate::journal::Unlogged;
 use crate::memory::Heap;
 use crate::select::Predicate;
 use crate::select::schema::Schema;
-use crate::select::selection::{Output, Selection};
+use crate::select::selection::{BytesAt, OUTPUTS_MAX, Output, Selection};
 use crate::store::Options;
 use crate::way::row::each_row;
 use std::collections::BTreeMap;
@@ -146,8 +146,40 @@ fn a_damaged_row_is_not_selected() {
     assert_eq!(scan_all(&store, space, &wanted, ROOM).times, 10);
     // A byte of the text, which the condition does not look at.
     store.memory().write(at + 9, b"?");
-    assert_eq!(scan_all(&store, space, &wanted, ROOM).times, 9);
-    assert_eq!(scan_all(&store, space, &[], ROOM).times, 99);
+    assert_eq!((scan_all(&store, space, &wanted, ROOM).times, store.damaged()), (9, 1));
+    assert_eq!((scan_all(&store, space, &[], ROOM).times, store.damaged()), (99, 2));
+}
+
+/// What a scan cannot decompress does not come, and is counted.
+#[test]
+fn a_row_that_cannot_be_decompressed_is_counted() {
+    let store = store(8 << 20);
+    let space = create(&store, "rows", Codec::Lz4 { head: 8 });
+    (0..100u32).for_each(|id| drop(store.put(space, &id.to_be_bytes(), &row(id), 0, None, 1)));
+    let pin = store.pin();
+    let at = store.locate(&pin, space, &4u32.to_be_bytes(), 1).unwrap().value_at;
+    drop(pin);
+    store.memory().write(at + 8, &[0xFF; 4]);
+    let wanted = selection("price = 4", "*").to_bytes().unwrap();
+    assert_eq!((scan_all(&store, space, &wanted, ROOM).times, store.damaged()), (9, 1));
+    assert_eq!((scan_all(&store, space, &[], ROOM).times, store.damaged()), (99, 2));
+}
+
+/// Columns may be the same bytes many times: what they come to is known before they are copied.
+#[test]
+fn a_row_whose_columns_do_not_fit_is_not_copied() {
+    let store = store(8 << 20);
+    let space = create(&store, "rows", Codec::None);
+    store.put(space, b"key", &[b'x'; 30_000], 0, None, 1).unwrap();
+    let all = BytesAt { offset: 8, len: None };
+    let output = Output::Columns(vec![all; OUTPUTS_MAX]);
+    let wanted = Selection { output, ..selection("true", "*") }.to_bytes().unwrap();
+    let call = Call { tablespace: space.0, value: &wanted, ..Call::default() };
+    let (mut bytes, mut out) = (Vec::new(), Vec::new());
+    call.write(&mut bytes).unwrap();
+    let refused = execute(&store, Operation::Scan, &bytes, 1, ROOM, &mut out);
+    assert_eq!(refused, Err(CallStatus::TOO_LONG));
+    assert!(out.capacity() <= ROOM, "{} bytes", out.capacity());
 }
 
 /// A value whose compressed part is damaged cannot be decompressed: that a condition refuses it all
@@ -305,6 +337,12 @@ fn what_takes_long_is_left_for_later() {
     assert_eq!(left(Operation::Get, &get), Err(LATER));
     assert!(ask(Effort::Any, &store, Operation::Get, &get, ROOM).is_ok());
     assert_eq!(left(Operation::Scan, &scan), Ok(1), "the plan is there now, on every thread");
+    let many = format!("note like '%{}'", "7%".repeat(500));
+    let many = selection(&[&*many; 2].join(" or "), "*").to_bytes().unwrap();
+    let scan = Call { value: &many, ..named };
+    assert_eq!(left(Operation::Scan, &scan), Err(LATER));
+    assert!(ask(Effort::Any, &store, Operation::Scan, &scan, ROOM).is_ok());
+    assert_eq!(left(Operation::Scan, &scan), Ok(0));
     assert!(ask(Effort::Any, &store, Operation::Flush, &named, ROOM).is_ok());
     assert_eq!(store.count(space), 0);
 }

@@ -41,11 +41,13 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     let keyspace = call.turn.server.keyspace.clone();
     let now = call.turn.now;
     let next = keyspace.select(ts, cursor, asked.count, now, &selection, &mut |key, row| {
-        let values: Vec<Vec<u8>> = columns.iter().map(|column| column.show_bytes(row)).collect();
-        bytes += values.iter().map(|value| value.len() + AROUND).sum::<usize>();
-        bytes += key.len() + AROUND;
-        rows.push((key.to_vec(), values));
-        call.reply.has_room(bytes)
+        bytes += key.len() + AROUND + shown(&columns, row);
+        let has_room = call.reply.has_room(bytes);
+        if has_room {
+            let values = columns.iter().map(|column| column.show_bytes(row));
+            rows.push((key.to_vec(), values.collect::<Vec<_>>()));
+        }
+        has_room
     })?;
     if !call.reply.has_room(bytes) {
         return call.overflow();
@@ -78,6 +80,9 @@ pub(crate) fn get(call: &mut Call<'_>) -> Done {
         call.reply.null();
     } else if asked.columns.is_none() {
         call.reply.bulk(&value);
+    } else if !call.reply.has_room(shown(&columns, &value)) {
+        call.turn.scratch = value;
+        return call.overflow();
     } else {
         call.reply.array(columns.len());
         for column in columns {
@@ -86,6 +91,11 @@ pub(crate) fn get(call: &mut Call<'_>) -> Done {
     }
     call.turn.scratch = value;
     Ok(())
+}
+
+/// What the columns' values of a row take in a reply, at most about.
+fn shown(columns: &[Column], row: &[u8]) -> usize {
+    columns.iter().map(|column| column.shown_len(row) + AROUND).sum()
 }
 
 impl<'a> Asked<'a> {

@@ -107,16 +107,12 @@ impl Server {
         let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
         self.policy.check_attach(uid)?;
         let arena_bytes = self.policy.rule(uid).quotas.arena_bytes;
-        let machine = &mut self.machines[at];
-        if machine.qemu.is_some() {
+        if self.machines[at].qemu.is_some() {
             return Err("another one has it".into());
         }
+        self.part_with_device_of_others(at, uid)?;
+        let machine = &mut self.machines[at];
         let device = match machine.device.take() {
-            Some(device) if device.uid != uid => {
-                let refusal = format!("it is user {}’s", device.uid);
-                machine.device = Some(device);
-                return Err(refusal);
-            }
             Some(device) => device,
             None => {
                 let device = MachineDevice::new(uid, arena_bytes).map_err(text)?;
@@ -128,6 +124,25 @@ impl Server {
         device.introduce(stream).map_err(text)?;
         watch_edges(&self.poll, stream, token(at, QEMU)).map_err(text)?;
         Ok(pid)
+    }
+
+    /// Another user's device has to be free of sessions; then this one's machine gets a new one.
+    /// What the other user's machines still have of theirs leads to nobody.
+    fn part_with_device_of_others(&mut self, at: usize, uid: u32) -> Result<(), Refusal> {
+        let machine = &mut self.machines[at];
+        let Some(device) = machine.device.take_if(|device| device.uid != uid) else {
+            return Ok(());
+        };
+        if machine.session.is_some_and(|session| self.sessions.contains_key(&session)) {
+            let refusal = format!("a session of user {} is in it", device.uid);
+            machine.device = Some(device);
+            return Err(refusal);
+        }
+        // (Objects of the last session that are being destroyed have its memory for themselves.)
+        (machine.session, machine.slot) = (None, None);
+        epoll::delete(&self.poll, &device.letters).ok();
+        self.closer(device.uid).close(device);
+        Ok(())
     }
 
     /// QEMU says nothing. So this is its end.

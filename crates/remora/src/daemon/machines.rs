@@ -218,6 +218,8 @@ impl Server {
             Ok(hello) => {
                 self.machines[at].waiting = Some((number, hello));
                 self.welcome_machine(at);
+                // What came behind the greeting has rung already.
+                self.open_letters(at);
             }
             Err(MessageError::Version { .. }) => self.reply(at, number, &of_other_version()),
             Err(error) => self.farewell(at, number, &error.to_string()),
@@ -229,6 +231,8 @@ impl Server {
         for at in 0..self.machines.len() {
             if self.machines[at].waiting.is_some() {
                 self.welcome_machine(at);
+                // What came behind the greeting has rung already.
+                self.open_letters(at);
             }
         }
     }

@@ -11,6 +11,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ use super::admission::Wanted;
 use super::answers::{NO_SESSION, NO_SUCH_SESSION};
 use super::clients::{Client, Line, Then};
 use super::ivshmem::{MACHINES, Machine, MachineDevice, Qemu};
-use super::server::{REQUESTS, ServeError, Server, TURN, listen, mode};
+use super::server::{NO_DESCRIPTORS, REQUESTS, ServeError, Server, TURN, listen, mode};
 use crate::event::Event;
 use crate::message::{
     Answer, Hello, MessageError, encode, is_greeting, of_other_version, parse_greeting,
@@ -67,19 +68,14 @@ impl Server {
     fn accept_machines(&mut self, at: usize) {
         for _ in 0..TURN {
             if self.closers.are_full() {
-                return tracing::warn!(
-                    "too many connections wait to be closed to accept a machine"
-                );
+                return self.accept_machines_later(at, "too many connections wait to be closed");
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let stream = match rustix::net::accept_with(&self.machines[at].listener, flags) {
                 Ok(stream) => stream,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a virtual machine: start it again");
-                    return;
-                }
+                Err(error) => return self.accept_machines_later(at, &error.to_string()),
             };
             let path = self.machines[at].path().display().to_string();
             match self.connect_machine(at, &stream) {
@@ -97,6 +93,26 @@ impl Server {
         let (flags, data) = edges(token(at, LISTENER));
         if let Err(error) = epoll::modify(&self.poll, &self.machines[at].listener, data, flags) {
             tracing::error!(%error, "no other virtual machine gets the device");
+        }
+    }
+
+    /// Accepts no machine for a while. (Those that wait are no edge until then.)
+    fn accept_machines_later(&mut self, at: usize, reason: &str) {
+        tracing::warn!(reason, "cannot accept a virtual machine: others have to go first");
+        self.machines[at].accepts_again = Some(Instant::now() + NO_DESCRIPTORS);
+    }
+
+    /// When machines are accepted again where they were not.
+    pub(super) fn next_machine(&self) -> Option<Instant> {
+        self.machines.iter().filter_map(|machine| machine.accepts_again).min()
+    }
+
+    /// Accepts machines that had to wait.
+    pub(super) fn accept_waiting_machines(&mut self, now: Instant) {
+        for at in 0..self.machines.len() {
+            if self.machines[at].accepts_again.take_if(|again| *again <= now).is_some() {
+                self.accept_machines(at);
+            }
         }
     }
 
@@ -218,8 +234,6 @@ impl Server {
             Ok(hello) => {
                 self.machines[at].waiting = Some((number, hello));
                 self.welcome_machine(at);
-                // What came behind the greeting has rung already.
-                self.open_letters(at);
             }
             Err(MessageError::Version { .. }) => self.reply(at, number, &of_other_version()),
             Err(error) => self.farewell(at, number, &error.to_string()),

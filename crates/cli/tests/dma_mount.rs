@@ -94,6 +94,19 @@ fn packets_pass_through_streaming_files() {
     assert!(buffer[..3000] == pattern(3000));
     assert_eq!(from.read(&mut buffer[..2]).unwrap(), 2);
     assert_eq!(from.read(&mut buffer).unwrap(), 3, "the rest of the packet");
+    // Wherever in its page a buffer begins.
+    let mut long = vec![0; 1 << 20];
+    let data = pattern(long.len() + 4096);
+    let packet = long.len() - 4096;
+    let aligned = data.as_ptr().align_offset(4096);
+    for start in [aligned, (aligned + 1) % 4096, (aligned + 2048) % 4096] {
+        to.write_all(&data[start..][..packet]).unwrap();
+        assert_eq!(from.read(&mut long).unwrap(), packet, "from {start}");
+        assert!(long[..packet] == data[start..][..packet]);
+        to.write_all(&data[start..][..long.len()]).unwrap();
+        assert_eq!(from.read(&mut long).unwrap(), packet + 1, "from {start}");
+        assert_eq!(from.read(&mut long).unwrap(), 4095);
+    }
     // A reader that comes first waits, and others' files work meanwhile.
     let reader = std::thread::spawn(move || {
         let mut bytes = vec![0; 100];

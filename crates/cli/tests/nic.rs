@@ -3,8 +3,9 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -382,6 +383,14 @@ fn a_kept_session_outlives_a_daemon_that_is_killed() {
     while removed < 3 {
         removed += usize::from(manager.hear().starts_with("FDSTOREREMOVE=1"));
     }
+    // Nor has the daemon anything of it any more, of what was passed to it, either.
+    let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
+    let stored: Vec<u64> = manager.kept.iter().map(|(_, fd)| inode(fd)).collect();
+    let descriptors = PathBuf::from(format!("/proc/{}/fd", next.id()));
+    let is_stored = |file: io::Result<fs::DirEntry>| {
+        fs::metadata(file.unwrap().path()).is_ok_and(|about| stored.contains(&about.ino()))
+    };
+    until("its memory is given back", || !fs::read_dir(&descriptors).unwrap().any(is_stored));
     end(next);
 }
 

@@ -38,8 +38,8 @@ use crate::interface::{Interface, InterfaceError};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::message::{
-    ANEW_VARIABLE, BadKeep, DaemonPlace, Hello, Keep, Kept, SOCKET_VARIABLE, SessionToken, place,
-    session_name,
+    ANEW_VARIABLE, BadKeep, DaemonPlace, Hello, Keep, Kept, SERVES_OTHERS, SOCKET_VARIABLE,
+    SessionToken, place, session_name,
 };
 use crate::news::{Concerned, News};
 use crate::own_memory::OwnMemory;
@@ -338,8 +338,7 @@ impl DeviceOptions {
         for socket in sockets.iter().filter(|socket| socket.exists()) {
             match self.attach_at(socket, kept) {
                 Ok(attached) => return Ok(attached),
-                // The file of a process that has ended, or one that serves others only.
-                Err(OpenError::Attach(error)) => {
+                Err(OpenError::Attach(error)) if is_none_for_this_user(&error) => {
                     tracing::info!(%error, ?socket, "the card there is not used");
                     refused = Some(error);
                 }
@@ -680,9 +679,47 @@ impl Device {
     }
 }
 
+/// Is there no card for this user's programs at the place where attaching has failed so? There may
+/// be the file of a process that has ended, or one that serves others only, or a device of a
+/// virtual machine that leads to no daemon.
+fn is_none_for_this_user(error: &AttachError) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+    match error {
+        AttachError::Connect { source, .. } => {
+            matches!(source.kind(), NotFound | ConnectionRefused | PermissionDenied)
+        }
+        AttachError::Refused(reason) => reason.ends_with(SERVES_OTHERS),
+        AttachError::Device { .. } => true,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::Policy;
+
+    /// A card of a program's own is not what it gets where the daemon for it has trouble.
+    #[test]
+    fn a_usual_place_is_passed_over_only_where_no_daemon_is_for_the_user() {
+        let (path, other) = (PathBuf::new, rustix::process::geteuid().as_raw() + 1);
+        let refusal = Policy::default().check_attach(other).unwrap_err();
+        let connect =
+            |kind: io::ErrorKind| AttachError::Connect { path: path(), source: kind.into() };
+        let greeting = AttachError::Greeting { path: path(), reason: "nothing came".into() };
+        for (error, expected) in [
+            (connect(io::ErrorKind::NotFound), true),
+            (connect(io::ErrorKind::ConnectionRefused), true),
+            (connect(io::ErrorKind::PermissionDenied), true),
+            (AttachError::Refused(refusal), true),
+            (AttachError::Device { path: path(), reason: "another server’s".into() }, true),
+            (connect(io::ErrorKind::WouldBlock), false),
+            (AttachError::Refused("too many sessions".into()), false),
+            (greeting, false),
+        ] {
+            assert_eq!(is_none_for_this_user(&error), expected, "{error}");
+        }
+    }
 
     #[test]
     fn the_thread_with_the_lock_sees_that_another_wants_it() {

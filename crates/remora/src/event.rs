@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -124,6 +126,32 @@ pub(crate) fn wake(event: &Event) {
     }
 }
 
+/// Takes descriptors that came to this process when its program was started: those of these
+/// numbers. From then on they close as all others do, and are passed on to no other program.
+///
+/// # Errors
+/// `EBADF`: there is none of such a number, or this program has made it, or it was taken.
+pub(crate) fn take_inherited(numbers: Range<RawFd>) -> io::Result<Vec<OwnedFd>> {
+    // Of two threads, the second one finds the marks of the first.
+    static TAKING: Mutex<()> = Mutex::new(());
+    let _taking = TAKING.lock();
+    let take = |number| {
+        // SAFETY: no pointers are passed.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+            return Err(Errno::BADF.into());
+        }
+        // SAFETY: no pointers are passed.
+        if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: what this program makes is closed on `exec`. This one was not marked so: it came
+        // by `exec`, and so has no other owner; it is marked now, and so will have none.
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    };
+    numbers.map(take).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +162,22 @@ mod tests {
             libc::pollfd { fd: event.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which lives through the call.
         unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
+    /// Others of this process have owners.
+    #[test]
+    fn only_what_was_inherited_is_taken() {
+        let event = Event::new().unwrap();
+        let number = event.as_fd().as_raw_fd();
+        for number in [number, i32::MAX - 1] {
+            let refused = take_inherited(number..number + 1).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
+        }
+        // SAFETY: no pointers are passed, and nobody else knows the copy.
+        let copy = unsafe { libc::dup(number) };
+        let taken = take_inherited(copy..copy + 1).unwrap();
+        assert!(take_inherited(copy..copy + 1).is_err(), "once");
+        assert_eq!(taken[0].as_raw_fd(), copy);
     }
 
     #[test]

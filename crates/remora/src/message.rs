@@ -44,6 +44,8 @@ pub use ticket::{BadTicket, Ticket};
 /// The version of everything in this folder, of the arena's layout, and of the engines' rings. Both
 /// ends must be of one.
 pub const VERSION: u16 = 13;
+/// How a daemon ends its refusal of a user as such: it serves others only.
+pub(crate) const SERVES_OTHERS: &str = "may not attach: the daemon’s policy says so";
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.

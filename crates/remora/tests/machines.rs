@@ -2,6 +2,8 @@
 //! the folders of `/sys` do, to programs that attach as they would in a guest.
 
 mod daemon;
+#[path = "support/skips.rs"]
+mod skips;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -17,6 +19,7 @@ use daemon::Daemon;
 use daemon::killed::Killed;
 use daemon::program::{heard, read, written};
 use daemon::until::until;
+use remora::daemon::Policy;
 use remora::device::OpenError;
 use remora::kernel::builtin::{Builtin, Kind};
 use remora::memory::{Buffer, memfd};
@@ -38,6 +41,8 @@ use rustix::net::{
 const LONG: Duration = Duration::from_secs(20);
 /// Where in their page the registers of the device are, as firmware may put them.
 const REGISTERS: usize = 0x400;
+/// A user that no system has.
+const STRANGER: u32 = 61_186;
 /// In the doorbell's register as long as nobody rings.
 const SILENT: u32 = u32::MAX;
 
@@ -485,6 +490,43 @@ fn a_device_is_one_machines() {
     let next = Machine::boot(&daemon);
     drop(next.attach());
     until("nothing stays", || sessions(&daemon).is_empty());
+}
+
+/// A user's machine, once it has gone, keeps nobody from the device: only a session does.
+#[test]
+fn a_device_without_a_session_is_the_next_users() {
+    if !rustix::process::geteuid().is_root() {
+        return skips::lacks("only root can connect as another user");
+    }
+    let file = std::env::temp_dir().join(format!("remora-machines-{}.toml", std::process::id()));
+    fs::write(&file, format!("[users.{STRANGER}]\nattach = true\n")).unwrap();
+    let daemon = Daemon::with(Policy::read(&file).unwrap());
+    fs::remove_file(&file).unwrap();
+    let strangers = || {
+        let connects = || {
+            let uid = rustix::thread::Uid::from_raw(STRANGER);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            connect(&daemon)
+        };
+        std::thread::scope(|scope| scope.spawn(connects).join().unwrap())
+    };
+    let leaves = |stream: &OwnedFd| {
+        rustix::io::write(stream, b"hello").unwrap();
+        while receive(stream).is_some() {}
+    };
+    for _ in 0..2 {
+        let first = strangers();
+        assert!(receive(&first).is_some(), "whose turn it is");
+        leaves(&first);
+        let machine = Machine::boot(&daemon);
+        drop(machine.attach());
+        leaves(machine.stream.as_ref().unwrap());
+    }
+    let machine = Machine::boot(&daemon);
+    let kept = DeviceOptions::new().attach(&machine.folder).keep("kept", Keep::Forever);
+    drop(kept.open().unwrap());
+    leaves(machine.stream.as_ref().unwrap());
+    assert!(receive(&strangers()).is_none(), "a session of root's is in it");
 }
 
 #[test]

@@ -2,22 +2,19 @@
 //! `remora::daemon`).
 
 use std::env;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use remora::daemon::{FdStore, Policy, Restored, Server, ServerOptions, is_stored};
+use remora::daemon::{FdStore, Policy, Restored, Server, ServerOptions, is_stored, take_passed};
 use remora::kernel::Loader;
 use remora_command::device::DeviceArgs;
 use remora_command::{output, stop};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use rustix::process::getpid;
 use serde_json::json;
 
 use crate::child;
-
-/// The first descriptor that systemd passes.
-const PASSED: i32 = 3;
 
 /// The daemon's options.
 #[derive(Debug, Args)]
@@ -43,6 +40,7 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(self) -> Result<()> {
+        let Passed { listener, stored } = passed()?;
         let stop = stop::signals()?;
         if self.child {
             child::end_with_stdin()?;
@@ -52,7 +50,6 @@ impl Serve {
             None => Policy::default(),
         };
         let device = self.device.options().embedded().open()?;
-        let Passed { listener, stored } = passed()?;
         let (socket, loader) = (self.socket.clone(), Some(remora_wasm::load as Loader));
         let options = ServerOptions { socket, policy, loader };
         let mut server = match listener {
@@ -122,20 +119,17 @@ fn restore(
 
 /// The descriptors that systemd has passed, if it has any for this process.
 fn passed() -> Result<Passed> {
-    let number = |name| env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
-    let own = getpid();
-    if number("LISTEN_PID") != Some(own.as_raw_nonzero().get()) {
+    let value = |name| env::var(name).unwrap_or_default();
+    if value("LISTEN_PID").parse() != Ok(getpid().as_raw_nonzero().get()) {
         return Ok(Passed::default());
     }
-    let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let names = value("LISTEN_FDNAMES");
     let mut names = names.split(':');
     let mut passed = Passed::default();
-    // Copies: the numbers alone say nothing of who owns the descriptors.
-    let me = pidfd_open(own, PidfdFlags::empty()).context("cannot look at this process")?;
-    for at in 0..number("LISTEN_FDS").unwrap_or(0) {
+    let descriptors = take_passed(value("LISTEN_FDS").parse().unwrap_or(0))
+        .context("fewer descriptors were passed than LISTEN_FDS says")?;
+    for descriptor in descriptors {
         let name = names.next().unwrap_or_default();
-        let descriptor = pidfd_getfd(me.as_fd(), PASSED + at, PidfdGetfdFlags::empty())
-            .context("fewer descriptors were passed than LISTEN_FDS says")?;
         if is_stored(name) {
             passed.stored.push((name.into(), descriptor));
         } else {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use remora::daemon::Observer;
 use remora::daemon::Status as Served;
+use remora::daemon::{ObserveError, Observer};
 use remora::message::{DmaClientStatus, Keep, Loan, RegionStatus, SessionStatus};
 use remora::nic::Rate;
 use remora_command::{output, stop};
@@ -42,7 +42,7 @@ impl Status {
         loop {
             let (at, now) = (Instant::now(), observer.status()?);
             if self.json {
-                output::json_line(&document(&now, &observer))?;
+                output::json_line(&document(&now, &observer)?)?;
             } else {
                 if self.watch && io::stdout().is_terminal() {
                     // Clears the screen and starts at its top.
@@ -285,9 +285,10 @@ fn way_name(way: Option<Loan>) -> &'static str {
 }
 
 /// A session may end before its regions are asked for: then there are none.
-fn document(now: &Served, observer: &Observer) -> Value {
-    let regions = |of: &SessionStatus| observer.regions(of.session).unwrap_or_default();
-    let sessions: Vec<Value> = now.sessions.iter().map(|of| describe(of, &regions(of))).collect();
+fn document(now: &Served, observer: &Observer) -> Result<Value, ObserveError> {
+    let described =
+        |of: &SessionStatus| observer.regions(of.session).map(|regions| describe(of, &regions));
+    let sessions = now.sessions.iter().map(described).collect::<Result<Vec<Value>, _>>()?;
     let card = json!({ "address": now.card.address, "port": now.card.port });
     let passes: Vec<Value> = now
         .passes
@@ -296,14 +297,14 @@ fn document(now: &Served, observer: &Observer) -> Value {
         .collect();
     let impaired: serde_json::Map<String, Value> =
         impaired(now).map(|(name, count)| (name.to_owned(), count.into())).collect();
-    json!({
+    Ok(json!({
         "card": card,
         "impaired": impaired,
         "is_impaired": now.is_impaired,
         "sessions": sessions,
         "passes": passes,
         "dma_clients": now.dma_clients,
-    })
+    }))
 }
 
 fn describe(session: &SessionStatus, regions: &[RegionStatus]) -> Value {

@@ -58,8 +58,6 @@ pub(crate) struct DmaCards {
     cards: BTreeMap<u32, UserCard>,
     /// The most users that have some.
     most: usize,
-    /// Requests whose engine was in a call.
-    later: Vec<Later>,
     /// Users of whose clients some have ended.
     ended: Vec<u32>,
 }
@@ -98,6 +96,8 @@ struct UserCard {
     clients: BTreeMap<u32, Holdings>,
     /// Clients that have gone, of which the engine has not heard.
     gone: BTreeMap<u32, Holdings>,
+    /// Requests that came while the engine was in a call.
+    later: Vec<Later>,
     /// What takes time is dropped by another thread; and regions that are being unmapped there.
     closer: Closer,
     unmapping: Arc<AtomicUsize>,
@@ -125,8 +125,7 @@ struct Holdings {
 impl DmaCards {
     /// Of as many users at most.
     pub(super) fn new(most: usize) -> DmaCards {
-        let (cards, later, ended) = (BTreeMap::new(), Vec::new(), Vec::new());
-        DmaCards { cards, most, later, ended }
+        DmaCards { cards: BTreeMap::new(), most, ended: Vec::new() }
     }
 
     /// Answers a request; `None`: it is among those to be [taken](DmaCards::take_later) later.
@@ -141,10 +140,12 @@ impl DmaCards {
             return Some(self.open(who, rule));
         }
         if let DmaRequest::List(from) = request {
-            let card = self.cards.get_mut(&who.uid);
-            let told = card.map_or_else(|| Some(nothing()), |card| card.list(from));
+            let Some(card) = self.cards.get_mut(&who.uid) else {
+                return Some(Ok((nothing(), Vec::new())));
+            };
+            let told = card.list(from);
             if told.is_none() {
-                self.later.push(Later { client: who.client, request, descriptors });
+                card.later.push(Later { client: who.client, request, descriptors });
             }
             return told.map(|answer| Ok((answer, Vec::new())));
         }
@@ -155,13 +156,20 @@ impl DmaCards {
         }
         let opened = self.cards.get_mut(&who.uid).filter(|c| c.clients.contains_key(&who.client));
         let Some(UserCard {
-            service: Some(service), busy, clients, memory, closer, unmapping, ..
+            service: Some(service),
+            busy,
+            clients,
+            later,
+            memory,
+            closer,
+            unmapping,
+            ..
         }) = opened
         else {
             return Some(Err("the card’s memory was not opened".into()));
         };
         let Some(mut engine) = within_patience(service, busy) else {
-            self.later.push(Later { client: who.client, request, descriptors });
+            later.push(Later { client: who.client, request, descriptors });
             return None;
         };
         let held = clients.get_mut(&who.client)?;
@@ -182,18 +190,19 @@ impl DmaCards {
         Some(answered)
     }
 
-    /// When something is to be done that an engine was too busy for.
+    /// When something is to be done that an engine was too busy for. An engine that somebody else
+    /// has reached since is free: what waits for it is due.
     pub(super) fn next_try(&self) -> Option<Instant> {
-        let waits = |card: &&UserCard| !self.later.is_empty() || !card.gone.is_empty();
-        let tries = self.cards.values().filter(waits).filter_map(|card| card.busy.again);
-        tries.map(|(at, _)| at).min()
+        let waits = |card: &&UserCard| !card.later.is_empty() || !card.gone.is_empty();
+        let tries = self.cards.values().filter(waits).map(|card| card.busy.again);
+        tries.map(|again| again.map_or_else(Instant::now, |(at, _)| at)).min()
     }
 
     /// The requests that were not carried out; ends what clients that have gone have left.
     pub(super) fn take_later(&mut self) -> Vec<Later> {
         let ended = self.cards.iter_mut().filter_map(|(uid, card)| card.end_gone().then_some(*uid));
         self.ended.extend(ended);
-        mem::take(&mut self.later)
+        self.cards.values_mut().flat_map(|card| mem::take(&mut card.later)).collect()
     }
 
     /// Users of whose clients some have ended since this was asked.
@@ -349,9 +358,9 @@ fn within_patience<'a>(service: &'a Service, busy: &mut Busy) -> Option<MutexGua
 impl UserCard {
     fn of(memory: Arc<CardMemory>) -> UserCard {
         let (service, resting) = (None, Engine::new(memory.clone()));
-        let (clients, gone) = (BTreeMap::new(), BTreeMap::new());
+        let (clients, gone, later) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let (closer, unmapping, busy) = (Closer::default(), Arc::default(), Busy::default());
-        UserCard { memory, service, resting, clients, gone, closer, unmapping, busy }
+        UserCard { memory, service, resting, clients, gone, later, closer, unmapping, busy }
     }
 
     /// The engine with its thread, which is started if there is none.
@@ -645,153 +654,4 @@ fn path_to(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-
-    use super::*;
-    use crate::daemon::policy::Policy;
-    use crate::dma::path::{PathError, PathKind};
-    use crate::dma::{Address, Flags};
-    use crate::memory::Buffer;
-
-    /// A file whose reads last as long as somebody likes.
-    #[derive(Debug)]
-    struct Silent(Arc<Mutex<()>>);
-
-    impl Path for Silent {
-        fn kind(&self) -> PathKind {
-            PathKind::Memfd
-        }
-
-        fn len(&self) -> u64 {
-            4096
-        }
-
-        fn to_card(&mut self, _: u64, _: &Buffer, _: usize, _: usize) -> Result<(), PathError> {
-            drop(self.0.lock().unwrap());
-            Ok(())
-        }
-
-        fn to_host(&mut self, _: &Buffer, _: usize, _: u64, _: usize) -> Result<(), PathError> {
-            Ok(())
-        }
-    }
-
-    /// Others of the user wait for such a call, and no other user.
-    #[test]
-    fn an_engine_in_a_call_does_not_hold_the_daemon_up() {
-        let own = rustix::process::geteuid().as_raw();
-        let rule = *Policy::default().rule(own);
-        let asker = |client| Asker {
-            client,
-            uid: own,
-            pid: 1,
-            sessions: 0,
-            session_bytes: 0,
-            living: true,
-        };
-        let mut cards = DmaCards::new(1);
-        let ask = |cards: &mut DmaCards, client, request| {
-            let answered = cards.answer(asker(client), &rule, request, Vec::new());
-            answered.map(|answered| answered.unwrap().0)
-        };
-        for client in [1, 2] {
-            ask(&mut cards, client, DmaRequest::Open).unwrap();
-        }
-        let service = cards.cards[&own].service.as_ref().unwrap();
-        let (silence, owner) = (Arc::new(Mutex::new(())), Owner::default());
-        let silent = silence.lock().unwrap();
-        let region = service.engine().grant(owner, Box::new(Silent(silence.clone())), true);
-        let mut channel = service.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
-        let (from, to) = (region.unwrap().at(0), Address::Card(0));
-        channel.copy(from, to, 8, Flags::empty()).unwrap();
-        channel.submit();
-        while service.engine_within(Duration::ZERO).is_some() {
-            std::thread::yield_now();
-        }
-        let alloc = DmaRequest::Alloc { near: false, len: 64 };
-        assert_eq!(ask(&mut cards, 1, alloc), None);
-        cards.end(2);
-        let [left] = &cards.clients(0, |_| true).0[..] else { panic!("one client is left") };
-        assert_eq!(left.channels, None, "nobody knows");
-        assert_eq!(ask(&mut cards, 1, DmaRequest::List(0)), None);
-        assert!(cards.next_try().is_some());
-        drop(silent);
-        let mut answers = Vec::new();
-        while answers.len() < 2 {
-            for Later { client, request, .. } in cards.take_later() {
-                answers.extend(ask(&mut cards, client, request));
-            }
-        }
-        assert!(answers.iter().any(|answer| matches!(answer, DmaAnswer::Piece { .. })));
-        let told = |answer: &DmaAnswer| match answer {
-            DmaAnswer::Channels { channels, .. } => Some(channels.len()),
-            _ => None,
-        };
-        assert_eq!(answers.iter().find_map(told), Some(1), "that of this test");
-        let mut its_channels = || cards.clients(0, |_| true).0.remove(0).channels;
-        let its = std::iter::repeat_with(&mut its_channels).flatten().next();
-        assert_eq!(its, Some(Vec::new()));
-        while !cards.cards[&own].gone.is_empty() {
-            assert!(cards.take_later().is_empty());
-        }
-        assert!(cards.next_try().is_none());
-    }
-
-    /// An engine's thread, and its descriptors, are there for clients; all else stays.
-    #[test]
-    fn a_card_without_clients_has_no_thread_and_what_it_had() {
-        let rule = *Policy::default().rule(rustix::process::geteuid().as_raw());
-        let asker =
-            |uid| Asker { client: uid, uid, pid: 1, sessions: 0, session_bytes: 0, living: true };
-        let mut cards = DmaCards::new(2);
-        let ask = |cards: &mut DmaCards, uid, request| {
-            let answered = cards.answer(asker(uid), &rule, request, Vec::new());
-            answered.unwrap().map(|(answer, _)| answer)
-        };
-        for uid in [7, 8] {
-            ask(&mut cards, uid, DmaRequest::Open).unwrap();
-        }
-        let refused = ask(&mut cards, 9, DmaRequest::Open).unwrap_err();
-        assert!(refused.contains("2 users"), "{refused}");
-        let service = cards.cards[&7].service.as_ref().unwrap();
-        let mut channel = service.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
-        channel.fill(5, Address::Card(64), 8, Flags::empty()).unwrap();
-        channel.submit();
-        while channel.completed(1).count == 0 {
-            std::thread::yield_now();
-        }
-        let counters = service.engine().counters();
-        cards.end(7);
-        while !cards.cards[&7].gone.is_empty() {
-            assert!(cards.take_later().is_empty());
-        }
-        assert_eq!(cards.take_ended(), [7]);
-        assert!(cards.cards[&7].service.is_none() && cards.cards[&8].service.is_some());
-        let ask_all = |cards: &mut DmaCards| ask(cards, 7, DmaRequest::List(0)).unwrap();
-        let told = ask_all(&mut cards);
-        ask(&mut cards, 7, DmaRequest::Open).unwrap();
-        assert_eq!(ask_all(&mut cards), told, "one with a thread tells the same");
-        assert_eq!(cards.cards[&7].service.as_ref().unwrap().engine().counters(), counters);
-        assert_eq!(cards.cards[&7].memory.bytes().load_u64(64), Ok(5));
-    }
-
-    #[test]
-    fn files_of_others_are_granted_if_the_policy_says_so() {
-        let own = rustix::process::geteuid().as_raw();
-        let usual = *Policy::default().rule(own);
-        for (uid, lend_files, expected) in
-            [(own, false, true), (own + 1, false, false), (own + 1, true, true)]
-        {
-            let file = memfd_create("granted", MemfdFlags::CLOEXEC).unwrap();
-            ftruncate(&file, 4096).unwrap();
-            let who = Asker { client: 1, uid, pid: 1, sessions: 0, session_bytes: 0, living: true };
-            let memory = Application { pid: 1, addr: 0, len: 4096, file: None };
-            let rule = Rule { lend_files, ..usual };
-            let path = path_to(Loan::File, memory, vec![file], (who, &rule));
-            assert_eq!(path.is_ok(), expected, "user {uid}, {lend_files}");
-        }
-    }
-}
+mod tests;

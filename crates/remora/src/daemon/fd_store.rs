@@ -14,7 +14,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
@@ -25,10 +25,14 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
 
+use crate::event::take_inherited;
+
 /// The environment variable that names the service manager's socket.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 /// How long the service manager may take for a message.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The number of the first descriptor that a service manager passes.
+const FIRST_PASSED: RawFd = 3;
 /// What the names of this daemon's descriptors begin with.
 const PREFIX: &str = "remora";
 
@@ -109,6 +113,15 @@ pub(crate) fn parse(name: &str) -> Option<Stored> {
 /// version may have given it.
 pub fn is_stored(name: &str) -> bool {
     name.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// Takes the descriptors that a service manager has passed to this process (`LISTEN_FDS` says how
+/// many). To be called before the process makes descriptors of its own.
+///
+/// # Errors
+/// There are fewer, or they were taken before.
+pub fn take_passed(count: u16) -> io::Result<Vec<OwnedFd>> {
+    take_inherited(FIRST_PASSED..FIRST_PASSED + RawFd::from(count))
 }
 
 impl FdStore {

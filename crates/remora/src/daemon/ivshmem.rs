@@ -9,6 +9,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -52,6 +53,8 @@ pub(crate) struct Machine {
     pub(super) client: Option<u32>,
     /// A greeting, by its number, that waits for the end of the session before.
     pub(super) waiting: Option<(u32, Hello)>,
+    /// When machines are accepted again, if one could not be.
+    pub(super) accepts_again: Option<Instant>,
 }
 
 /// The process that runs a machine.
@@ -80,8 +83,9 @@ pub(crate) struct MachineDevice {
 
 impl Machine {
     pub(super) fn new(path: PathBuf, listener: OwnedFd) -> Machine {
-        let (qemu, device, session, slot, client, waiting) = (None, None, None, None, None, None);
-        Machine { path, listener, qemu, device, session, slot, client, waiting }
+        let (qemu, device, session, slot) = (None, None, None, None);
+        let (client, waiting, accepts_again) = (None, None, None);
+        Machine { path, listener, qemu, device, session, slot, client, waiting, accepts_again }
     }
 
     /// The socket.

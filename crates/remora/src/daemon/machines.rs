@@ -11,6 +11,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ use super::admission::Wanted;
 use super::answers::{NO_SESSION, NO_SUCH_SESSION};
 use super::clients::{Client, Line, Then};
 use super::ivshmem::{MACHINES, Machine, MachineDevice, Qemu};
-use super::server::{REQUESTS, ServeError, Server, TURN, listen, mode};
+use super::server::{NO_DESCRIPTORS, REQUESTS, ServeError, Server, TURN, listen, mode};
 use crate::event::Event;
 use crate::message::{
     Answer, Hello, MessageError, encode, is_greeting, of_other_version, parse_greeting,
@@ -67,19 +68,14 @@ impl Server {
     fn accept_machines(&mut self, at: usize) {
         for _ in 0..TURN {
             if self.closers.are_full() {
-                return tracing::warn!(
-                    "too many connections wait to be closed to accept a machine"
-                );
+                return self.accept_machines_later(at, "too many connections wait to be closed");
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let stream = match rustix::net::accept_with(&self.machines[at].listener, flags) {
                 Ok(stream) => stream,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a virtual machine: start it again");
-                    return;
-                }
+                Err(error) => return self.accept_machines_later(at, &error.to_string()),
             };
             let path = self.machines[at].path().display().to_string();
             match self.connect_machine(at, &stream) {
@@ -100,6 +96,26 @@ impl Server {
         }
     }
 
+    /// Accepts no machine for a while. (Those that wait are no edge until then.)
+    fn accept_machines_later(&mut self, at: usize, reason: &str) {
+        tracing::warn!(reason, "cannot accept a virtual machine: others have to go first");
+        self.machines[at].accepts_again = Some(Instant::now() + NO_DESCRIPTORS);
+    }
+
+    /// When machines are accepted again where they were not.
+    pub(super) fn next_machine(&self) -> Option<Instant> {
+        self.machines.iter().filter_map(|machine| machine.accepts_again).min()
+    }
+
+    /// Accepts machines that had to wait.
+    pub(super) fn accept_waiting_machines(&mut self, now: Instant) {
+        for at in 0..self.machines.len() {
+            if self.machines[at].accepts_again.take_if(|again| *again <= now).is_some() {
+                self.accept_machines(at);
+            }
+        }
+    }
+
     /// Gives the machine that has connected the device; returns the number of its process.
     fn connect_machine(&mut self, at: usize, stream: &OwnedFd) -> Result<i32, Refusal> {
         let text = |error: io::Error| error.to_string();
@@ -107,16 +123,12 @@ impl Server {
         let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
         self.policy.check_attach(uid)?;
         let arena_bytes = self.policy.rule(uid).quotas.arena_bytes;
-        let machine = &mut self.machines[at];
-        if machine.qemu.is_some() {
+        if self.machines[at].qemu.is_some() {
             return Err("another one has it".into());
         }
+        self.part_with_device_of_others(at, uid)?;
+        let machine = &mut self.machines[at];
         let device = match machine.device.take() {
-            Some(device) if device.uid != uid => {
-                let refusal = format!("it is user {}’s", device.uid);
-                machine.device = Some(device);
-                return Err(refusal);
-            }
             Some(device) => device,
             None => {
                 let device = MachineDevice::new(uid, arena_bytes).map_err(text)?;
@@ -128,6 +140,25 @@ impl Server {
         device.introduce(stream).map_err(text)?;
         watch_edges(&self.poll, stream, token(at, QEMU)).map_err(text)?;
         Ok(pid)
+    }
+
+    /// Another user's device has to be free of sessions; then this one's machine gets a new one.
+    /// What the other user's machines still have of theirs leads to nobody.
+    fn part_with_device_of_others(&mut self, at: usize, uid: u32) -> Result<(), Refusal> {
+        let machine = &mut self.machines[at];
+        let Some(device) = machine.device.take_if(|device| device.uid != uid) else {
+            return Ok(());
+        };
+        if machine.session.is_some_and(|session| self.sessions.contains_key(&session)) {
+            let refusal = format!("a session of user {} is in it", device.uid);
+            machine.device = Some(device);
+            return Err(refusal);
+        }
+        // (Objects of the last session that are being destroyed have its memory for themselves.)
+        (machine.session, machine.slot) = (None, None);
+        epoll::delete(&self.poll, &device.letters).ok();
+        self.closer(device.uid).close(device);
+        Ok(())
     }
 
     /// QEMU says nothing. So this is its end.
@@ -214,6 +245,8 @@ impl Server {
         for at in 0..self.machines.len() {
             if self.machines[at].waiting.is_some() {
                 self.welcome_machine(at);
+                // What came behind the greeting has rung already.
+                self.open_letters(at);
             }
         }
     }

@@ -74,7 +74,7 @@ mod shares;
 mod xrc;
 
 pub use dma_client::{DmaChannel, DmaClient, DmaError, DmaStatus};
-pub use fd_store::{FdStore, is_stored};
+pub use fd_store::{FdStore, is_stored, take_passed};
 #[doc(hidden)]
 pub use hostile::{HOSTILE_KEY, hostile_arena};
 #[doc(hidden)]

@@ -45,7 +45,7 @@ use super::running::ALL_KERNELS;
 use super::shares::ALL_GROUPS;
 use crate::dma::Sizes;
 use crate::kernel::ModuleLimits;
-use crate::message::{Keep, Quotas};
+use crate::message::{Keep, Quotas, SERVES_OTHERS};
 
 /// Who may attach. By default, the daemon's own user and root may.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -379,7 +379,7 @@ impl Policy {
     pub(crate) fn check_attach(&self, uid: u32) -> Result<(), String> {
         match self.rule(uid).attach {
             true => Ok(()),
-            false => Err(format!("user {uid} may not attach: the daemon’s policy says so")),
+            false => Err(format!("user {uid} {SERVES_OTHERS}")),
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) const GREETING: Duration = Duration::from_secs(5);
 /// How long a child of a process that has ended may take for its first use of the session.
 const CHILDREN: Duration = Duration::from_secs(2);
 /// How long the daemon waits before it accepts again where it has no descriptor left.
-const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
+pub(super) const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
 
 /// Tokens of the set of descriptors; clients have their numbers from [`FIRST_CLIENT`] on.
 const LISTENER: u64 = 0;
@@ -327,8 +327,10 @@ impl Server {
         let clients =
             clients.flat_map(|client| client.greet_by.into_iter().chain(client.leaves_at));
         let store = self.store.as_ref().and_then(FdStore::gives_up_at);
-        let others = [self.pause_until, store, self.next_arena_watch(), self.dma.next_try()];
-        let next = leases.chain(clients).chain(others.into_iter().flatten()).min()?;
+        let pauses = [self.pause_until, self.next_machine()];
+        let others = [store, self.next_arena_watch(), self.dma.next_try()];
+        let others = pauses.into_iter().chain(others).flatten();
+        let next = leases.chain(clients).chain(others).min()?;
         // A millisecond more, so that the time is over when it is looked at.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
@@ -669,6 +671,7 @@ impl Server {
             self.pause_until = None;
             watch(&self.poll, self.listener.as_fd(), LISTENER)?;
         }
+        self.accept_waiting_machines(now);
         Ok(())
     }
 

@@ -4,9 +4,11 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -16,6 +18,8 @@ use rustix::net::{
 pub const MESSAGE_MAX: usize = 65_536;
 /// The most descriptors that come with a message.
 pub const DESCRIPTORS_MAX: usize = 16;
+/// How long a daemon has to accept a client where many wait for that.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One end of a connection. None of its calls blocks but [`MessageSocket::wait`].
 #[derive(Debug)]
@@ -28,15 +32,32 @@ impl MessageSocket {
     ///
     /// # Errors
     /// None listens there (`NotFound`, `ConnectionRefused`), or it may not be asked
-    /// (`PermissionDenied`).
+    /// (`PermissionDenied`), or has had no room for another client for some seconds (`WouldBlock`).
     pub fn connect(path: &Path) -> io::Result<MessageSocket> {
-        let socket = rustix::net::socket_with(FAMILY, KIND, FLAGS, None)?;
+        MessageSocket::connect_within(path, PATIENCE)
+    }
+
+    /// The same. Where as many clients wait to be accepted as can, this one waits for room.
+    fn connect_within(path: &Path, patience: Duration) -> io::Result<MessageSocket> {
+        let busy = || io::Error::new(ErrorKind::WouldBlock, "it is busy, and accepts nobody now");
+        // (The system does not wait for a socket that never blocks.)
+        let socket = rustix::net::socket_with(FAMILY, KIND, SocketFlags::CLOEXEC, None)?;
         let address = SocketAddrUnix::new(path)?;
-        match rustix::net::connect(&socket, &address) {
-            // As many clients wait to be accepted as can.
-            Err(rustix::io::Errno::AGAIN) => Err(ErrorKind::ConnectionRefused.into()),
-            done => done.map(|()| MessageSocket { socket }).map_err(io::Error::from),
+        let until = Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(busy());
+            }
+            set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+            match rustix::net::connect(&socket, &address) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(busy()),
+                done => break done?,
+            }
         }
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(MessageSocket { socket })
     }
 
     /// The end of a connection that a listener has accepted.
@@ -73,9 +94,9 @@ impl MessageSocket {
         let bytes = [IoSlice::new(message)];
         loop {
             match rustix::net::sendmsg(&self.socket, &bytes, &mut control, flags) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 // It has gone, and had not read everything.
-                Err(rustix::io::Errno::CONNRESET) => return Err(ErrorKind::BrokenPipe.into()),
+                Err(Errno::CONNRESET) => return Err(ErrorKind::BrokenPipe.into()),
                 sent => return sent.map(drop).map_err(io::Error::from),
             }
         }
@@ -140,11 +161,11 @@ impl MessageSocket {
         let got = loop {
             let mut bytes = [IoSliceMut::new(message)];
             match rustix::net::recvmsg(&self.socket, &mut bytes, &mut control, flags) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 // The other end has gone, and had not read everything. The system says so once, and
                 // before what that end said last.
-                Err(rustix::io::Errno::CONNRESET) if !was_reset => was_reset = true,
-                Err(rustix::io::Errno::CONNRESET) => return Ok(false),
+                Err(Errno::CONNRESET) if !was_reset => was_reset = true,
+                Err(Errno::CONNRESET) => return Ok(false),
                 got => break got?,
             }
         };
@@ -175,7 +196,7 @@ impl MessageSocket {
         });
         loop {
             match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], limit.as_ref()) {
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 ready => return Ok(ready? > 0),
             }
         }
@@ -289,6 +310,28 @@ mod tests {
         let taken = came.len();
         closer.close((a, b, came));
         assert!((1 + DESCRIPTORS_MAX..100).contains(&taken), "{taken}");
+    }
+
+    #[test]
+    fn a_daemon_without_room_is_waited_for_and_is_not_none() {
+        let path = std::env::temp_dir().join(format!("remora-busy-{}.sock", std::process::id()));
+        let listener = rustix::net::socket_with(FAMILY, KIND, FLAGS, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let first = MessageSocket::connect(&path).unwrap();
+        let busy = MessageSocket::connect_within(&path, Duration::from_millis(1)).unwrap_err();
+        assert!(busy.kind() == ErrorKind::WouldBlock && busy.to_string().contains("busy"));
+        std::thread::scope(|scope| {
+            let second = scope
+                .spawn(|| MessageSocket::connect_within(&path, Duration::from_secs(600)).unwrap());
+            let accepted = rustix::net::accept(&listener).unwrap();
+            second.join().unwrap().send(b"x", &[]).unwrap();
+            drop((first, accepted));
+        });
+        drop(listener);
+        assert_eq!(MessageSocket::connect(&path).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(MessageSocket::connect(&path).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

@@ -66,6 +66,13 @@ impl Tree {
         std::iter::once(CONTROL_NAME.into()).chain(channels)
     }
 
+    /// Where the system cuts a write. It hands over as many pages as a stage has: those of a buffer
+    /// that begins within a page hold a page less, and a byte. What is a packet does not depend on
+    /// where a program's buffer begins.
+    fn longest_write(&self) -> usize {
+        if self.streaming { STAGE - rustix::param::page_size() + 1 } else { STAGE }
+    }
+
     fn file(&self, node: INodeNo) -> Option<&Worker> {
         let place = usize::try_from(node.0.checked_sub(FIRST)?).ok()?;
         self.files.get(place).map(|(_, worker)| worker)
@@ -110,7 +117,8 @@ impl Tree {
 impl Filesystem for Tree {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // A system that permits less says how much, and gets that.
-        config.set_max_write(STAGE as u32).or_else(|most| config.set_max_write(most)).ok();
+        let most = self.longest_write() as u32;
+        config.set_max_write(most).or_else(|most| config.set_max_write(most)).ok();
         Ok(())
     }
 

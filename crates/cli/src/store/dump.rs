@@ -20,7 +20,7 @@ use crate::output;
 use crate::sink::Sink;
 
 /// The longest piece of an answer.
-const PIECE: usize = 1 << 20;
+pub(super) const PIECE: usize = 1 << 20;
 /// Rows between two looks at the progress.
 const SHOWN: u64 = 256;
 /// Keys that are named whose values are no rows of the schema.

@@ -150,6 +150,34 @@ fn rows_are_selected_next_to_the_data() {
     assert!(wrong.contains("no column `prise`") && wrong.contains("^^^^^"), "{wrong}");
 }
 
+/// Also those that are longer than any answer of the store.
+#[test]
+fn rows_of_any_length_are_scanned() {
+    let (served, folder) = (Served::start(&[]), Folder::new());
+    let (node, schema) = (served.node(), folder.path("notes.schema"));
+    std::fs::write(&schema, "id u32\nnote text\n").unwrap();
+    let (schema, file) = (schema.to_str().unwrap(), folder.path("row"));
+    let lengths = [(1u32, 10), (2, 100_000), (3, 3 << 20), (4, 5 << 20), (5, 20)];
+    let mut rows = Vec::new();
+    for (id, len) in lengths {
+        let note = "x".repeat(len);
+        std::fs::write(&file, [&id.to_le_bytes()[..], note.as_bytes()].concat()).unwrap();
+        let key = format!("note:{id}");
+        succeed(["store", "put", &node, &key, "--in", file.to_str().unwrap()]);
+        rows.push(format!("{key}\t{id}\t{note}"));
+    }
+    let scan = |more: &[&str]| {
+        let said = succeed([&["store", "scan", &node, "--schema", schema], more].concat());
+        let mut lines: Vec<String> = said.lines().skip(1).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert!(scan(&[]) == rows, "all of them");
+    assert!(scan(&["--where", "id between 2 and 3"]) == rows[1..3], "those that are selected");
+    assert_eq!(scan(&["--where", "id > 3", "--select", "id"]), ["note:4\t4", "note:5\t5"]);
+    assert_eq!(scan(&["--limit", "4"]).len(), 4);
+}
+
 #[test]
 fn a_password_of_nobody_is_refused() {
     let refused = fail(["store", "serve", "--password", "secret"]);

@@ -16,7 +16,9 @@ use remora_store::memory::Memory;
 use remora_store::replica::NoRequest;
 use remora_store::service::FIRST;
 use remora_store::tablespace::TablespaceId;
-use remora_store::way::call::{ANSWER_LEN, AnswerHead, BadCall, Call, LEASED, Operation, Refused};
+use remora_store::way::call::{
+    ANSWER_LEN, AnswerHead, BadCall, Call, KEYS_ON_THEIR_WAY, LEASED, Operation, Refused,
+};
 use remora_store::way::clock::{boot_ns, now_ms};
 use remora_store::way::execute::{Effort, answer_change, execute_call};
 use remora_store::way::info::SpaceInfo;
@@ -200,14 +202,29 @@ impl<M: Memory + 'static> GroupStore<M> {
                 return Ok(version);
             }
         }
-        if operation == Operation::Describe && done.is_ok() {
-            // Clients name the tablespace by number 0, whichever it has here.
-            let head = &mut out[start..];
-            let said = AnswerHead::parse(head).map(|(head, _)| head).unwrap_or_default();
-            let (version, flags) = (call.tablespace.into(), said.flags | LEASED);
-            head[..ANSWER_LEN].copy_from_slice(&AnswerHead { version, flags, ..said }.to_bytes());
+        if done.is_ok() {
+            self.amend(shard, operation, call, &mut out[start..]);
         }
         done
+    }
+
+    /// Says in an answer what only a group can say.
+    fn amend(&self, shard: &Shard, operation: Operation, call: &Call<'_>, answer: &mut [u8]) {
+        let Some((said, _)) = AnswerHead::parse(answer) else { return };
+        let head = match operation {
+            // Clients name the tablespace by number 0, whichever it has here.
+            Operation::Describe => {
+                let (version, flags) = (call.tablespace.into(), said.flags | LEASED);
+                AnswerHead { version, flags, ..said }
+            }
+            // The shard is held while the rows are read: keys come and go before or after that.
+            Operation::Scan if shard.transit.is_empty() => {
+                AnswerHead { expires_ms: self.slots.last_handed(), ..said }
+            }
+            Operation::Scan => AnswerHead { expires_ms: KEYS_ON_THEIR_WAY, ..said },
+            _ => return,
+        };
+        answer[..ANSWER_LEN].copy_from_slice(&head.to_bytes());
     }
 
     /// What the end of a call rests on, if this node has served in the same epoch all the time.

@@ -231,6 +231,13 @@ impl<M: Memory + 'static> Slots<M> {
         Ok(())
     }
 
+    /// Up to where in the log keys have gone to other groups; 0 if none ever has.
+    pub(crate) fn last_handed(&self) -> u64 {
+        let Some(space) = self.store.tablespace(SPACE) else { return 0 };
+        let located = self.store.locate(&self.store.pin(), space, TRANSIT, now_ms());
+        located.map_or(0, |transit| transit.found.version)
+    }
+
     /// The tablespace whose keys have slots, once it is there.
     pub(crate) fn database(&self) -> Option<TablespaceId> {
         self.store.tablespace(DATABASE)

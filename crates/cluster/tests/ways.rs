@@ -199,3 +199,35 @@ fn a_client_follows_slots_to_another_group() {
         acted.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
 }
+
+/// A walk over all keys has each once, or ends with an error, wherever the keys of slots go in the
+/// middle of it: to the group that was walked over first, from it, or to and fro.
+#[test]
+fn a_walk_while_keys_change_groups_is_refused() {
+    let trial = Trial::new(&["a", "b"], 1);
+    let mut store = connect(trial.doors()[0]);
+    for number in 0..50 {
+        store.put(format!("key {number}").as_bytes(), b"value").unwrap();
+    }
+    let go = |slots: &str, to: &str| {
+        trial.move_slots(slots, to);
+        trial.wait_until_moved();
+    };
+    let walk = |store: &mut StoreClient, moves: &[(&str, &str)]| {
+        let (mut left, mut keys) = (moves, Vec::new());
+        let walked = store.items(|key, _, _| {
+            std::mem::take(&mut left).iter().for_each(|(slots, to)| go(slots, to));
+            keys.push(key.to_vec());
+        });
+        keys.sort_unstable();
+        keys.dedup();
+        walked.map(|walked| (walked.rows, keys.len()))
+    };
+    go("0-8191", "b");
+    let there_and_back = [("4000-8191", "a"), ("4000-8191", "b")];
+    for moves in [&[("0-8191", "a")][..], &[("0-8191", "b")], &there_and_back] {
+        let walked = walk(&mut store, moves);
+        assert!(matches!(walked, Err(StoreError::Moved)), "{moves:?}: {walked:?}");
+        assert_eq!(walk(&mut store, &[]).unwrap(), (50, 50), "after {moves:?}");
+    }
+}

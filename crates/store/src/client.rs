@@ -341,11 +341,11 @@ impl StoreClient {
     /// Walks over the tablespace, and calls `each` with key and value of every row, or with what
     /// `selection` wants of those that it selects. Returns what was done.
     ///
-    /// Rows that are there from the beginning to the end come exactly once.
+    /// Rows that are there from the beginning to the end come exactly once. One that is longer than
+    /// this client's buffer ([`ClientOptions::piece`]) is read by itself.
     ///
     /// # Errors
-    /// See [`StoreError`]. A row that is longer than this client's buffer is an error, too: see
-    /// [`ClientOptions::piece`], and [`StoreClient::items`].
+    /// See [`StoreError`]; of a cluster, also [`StoreError::Moved`] and [`StoreError::Reordered`].
     pub fn scan(
         &mut self,
         selection: Option<&Selection>,

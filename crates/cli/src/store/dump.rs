@@ -20,7 +20,7 @@ use crate::output;
 use crate::sink::Sink;
 
 /// The longest piece of an answer.
-const PIECE: usize = 1 << 20;
+pub(super) const PIECE: usize = 1 << 20;
 /// Rows between two looks at the progress.
 const SHOWN: u64 = 256;
 /// Keys that are named whose values are no rows of the schema.
@@ -35,7 +35,8 @@ Examples:
   remora store dump 127.0.0.2 --format resp | redis-cli --pipe
   remora store dump 127.0.0.2 --format rdb --out dump.rdb   for Redis to start with
 
-Keys that are there from the beginning to the end come exactly once. CSV has no expiry and no
+Keys that are there from the beginning to the end come exactly once: while a cluster's slots move,
+a dump ends with an error, and FILE stays as it was. CSV has no expiry and no
 version; JSON has both, Redis' commands and RDB the expiry. RDB has all databases (db0, db1 and so
 on) unless one tablespace is named.")]
 pub(super) struct Dump {

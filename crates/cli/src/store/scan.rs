@@ -11,9 +11,10 @@ use remora_store::select::aggregate::Answer;
 use remora_store::select::condition::RowCondition;
 use remora_store::select::schema::{Column, Schema, Type};
 use remora_store::select::selection::{Aggregate, Output, Selection};
+use remora_store::way::connect::ClientOptions;
 use serde_json::{Map, Value};
 
-use super::dump::put_text;
+use super::dump::{PIECE, put_text};
 use super::progress::Progress;
 use super::{StoreArgs, condition, key_name, read_schema};
 use crate::failure::wrong_line;
@@ -72,7 +73,7 @@ impl Scan {
             output: Output::Columns(Vec::new()),
             limit: self.limit,
         };
-        self.store.with(|client| {
+        self.store.with_options(&in_long_pieces(), |client| {
             Ok(client.scan(Some(&everything), |key, row| {
                 seen.one(key, row);
                 let line = match (self.json, std::str::from_utf8(key)) {
@@ -139,7 +140,7 @@ impl Scan {
         // It is written once it is known that the scan can begin.
         let mut head = (!self.json).then(|| format!("{of_keys}\t{}\n", names.join("\t")));
         let (mut failed, mut seen) = (None, Seen::new());
-        let (done, skipped) = self.store.with(|client| {
+        let (done, skipped) = self.store.with_options(&in_long_pieces(), |client| {
             let done = client.scan(Some(selection), |key, row| {
                 seen.one(key, row);
                 let shown = columns.iter().map(|column| column.show(row).to_string());
@@ -200,6 +201,11 @@ impl Scan {
         tell_skipped(skipped);
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Few rows do not fit an answer, and need calls of their own.
+fn in_long_pieces() -> ClientOptions {
+    ClientOptions { piece: PIECE, ..ClientOptions::default() }
 }
 
 /// Whether an aggregate says that there were rows.

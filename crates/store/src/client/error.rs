@@ -70,6 +70,14 @@ pub enum StoreError {
     /// Another node became a group's primary while its keys were walked over.
     #[error("a group has another primary now, whose keys have another order: scan anew")]
     Reordered,
+    /// Keys went from one group to another while they were walked over, or the cluster has other
+    /// groups now.
+    #[error(
+        "keys were on their way from one group to another, or the cluster got other groups: some \
+         would be missing, or come twice. Wait until no slots are moving (`remora store cluster \
+         status` shows them), and scan anew"
+    )]
+    Moved,
     /// There are no random numbers, by which a client of a cluster is known.
     #[error("the system has no random numbers: {0}")]
     Random(rustix::io::Errno),

@@ -2,9 +2,12 @@
 //! [`StoreClient`](super::StoreClient) poll and are ready at once, those of
 //! [`AsyncStoreClient`](super::AsyncStoreClient) are awaited.
 
+use remora::kernel::{CallFailure, CallStatus};
+
 use super::error::{StoreError, TRIES};
 use crate::item::Item;
 use crate::select::aggregate::Aggregation;
+use crate::select::condition::RowCondition;
 use crate::select::selection::{Output, Selection};
 use crate::stats::Slow;
 use crate::tablespace::{Eviction, TablespaceId, TablespaceOptions};
@@ -413,16 +416,65 @@ pub(super) async fn scan<C: Caller>(
     while left > 0 {
         let limit = u32::try_from(left).unwrap_or(0);
         let asked = Call { value: &plan, argument: cursor, limit, ..Call::default() };
-        let head = scan_step(caller, &asked, &mut answer, &mut done).await?;
-        let rows = each_row(&answer[ANSWER_LEN..], head.value_len, &mut each);
-        rows.ok_or_else(StoreError::answer)?;
-        left = left.saturating_sub(head.value_len.into());
-        cursor = head.version;
+        let before = done.rows;
+        cursor = match scan_step(caller, &asked, &mut answer, &mut done).await {
+            Ok(head) => {
+                let rows = each_row(&answer[ANSWER_LEN..], head.value_len, &mut each);
+                rows.ok_or_else(StoreError::answer)?;
+                head.version
+            }
+            Err(StoreError::Call(CallFailure::Status(CallStatus::TOO_LONG))) => {
+                scan_long(caller, selection, cursor, &mut done, &mut each).await?
+            }
+            Err(error) => return Err(error),
+        };
+        left = left.saturating_sub(done.rows - before);
         if cursor == 0 {
             break;
         }
     }
     Ok(done)
+}
+
+/// Goes on from a cursor with a row that is longer than an answer: its key comes first, then the
+/// value by itself, if it still is a row that is selected. Returns where to go on.
+async fn scan_long<C: Caller>(
+    caller: &mut C,
+    selection: Option<&Selection>,
+    cursor: u64,
+    done: &mut Scanned,
+    each: &mut impl FnMut(&[u8], &[u8]),
+) -> Result<u64, StoreError> {
+    let everything = Selection {
+        row_least: 0,
+        condition: RowCondition::ALWAYS,
+        output: Output::Whole,
+        limit: u64::MAX,
+    };
+    let selection = selection.unwrap_or(&everything);
+    let of_keys = Selection { output: Output::Columns(Vec::new()), ..selection.clone() };
+    let plan = of_keys.to_bytes()?;
+    let asked = Call { value: &plan, argument: cursor, limit: 1, ..Call::default() };
+    let (mut answer, mut keys) = (Vec::new(), Vec::new());
+    let head = scan_step(caller, &asked, &mut answer, done).await?;
+    let rows = each_row(&answer[ANSWER_LEN..], head.value_len, &mut |key: &[u8], _: &[u8]| {
+        keys.push(key.to_vec());
+    });
+    rows.ok_or_else(StoreError::answer)?;
+    let rows_of_it = Selection { output: Output::Whole, ..of_keys };
+    let is_selected = rows_of_it.to_bytes()?;
+    for key in keys {
+        let (mut value, mut row) = (Vec::new(), Vec::new());
+        let condition = Condition::Predicate(&is_selected);
+        match get_if(caller, &key, condition, &mut value).await? {
+            Some(_) => {
+                selection.output.write(&value, &mut row);
+                each(&key, &row);
+            }
+            None => done.rows -= 1,
+        }
+    }
+    Ok(head.version)
 }
 
 async fn scan_step<C: Caller>(

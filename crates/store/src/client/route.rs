@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use remora::channel::deadline;
@@ -18,7 +19,9 @@ use crate::front::slots::slot_of;
 use crate::log::Position;
 use crate::request::RequestId;
 use crate::tablespace::TablespaceId;
-use crate::way::call::{ANSWER_LEN, AnswerHead, Call, Operation, Refused};
+use crate::way::call::{
+    ANSWER_LEN, AnswerHead, Call, KEYS_ON_THEIR_WAY, Operation, Refused, WITH_HEADS,
+};
 use crate::way::map::ClusterMap;
 
 /// How long a node may take for the first attempt at a call. If that was too short, the next one
@@ -56,8 +59,26 @@ pub(super) struct Route {
     identities: BTreeMap<String, Identity>,
     /// How often the map was asked for.
     looks: usize,
-    /// The group that was scanned last, by its name, and its primary.
-    scanned: Option<Box<(String, SocketAddr)>>,
+    /// The scan of all groups that is under way, or was last.
+    walk: Option<Box<Walk>>,
+}
+
+/// A scan of one group after the other.
+#[derive(Clone, Debug)]
+struct Walk {
+    /// All groups, by their names, and up to where each had handed keys to others before.
+    handed: BTreeMap<String, u64>,
+    /// The group that is scanned, and its primary.
+    group: String,
+    primary: Option<SocketAddr>,
+}
+
+impl Walk {
+    /// The group that comes after the one that is scanned.
+    fn next(&self) -> Option<&String> {
+        let after = (Bound::Excluded(&self.group), Bound::Unbounded);
+        self.handed.range::<String, _>(after).next().map(|(name, _)| name)
+    }
 }
 
 /// Under which number a group is to know the next request.
@@ -151,10 +172,10 @@ impl Route {
         self.map.groups.iter().position(|group| group.name == name)
     }
 
-    /// The name of a group that is none of these.
-    fn group_beside(&self, names: &BTreeSet<String>) -> Option<String> {
+    /// The name of a group that is not known yet.
+    fn group_beside(&self, is_known: impl Fn(&String) -> bool) -> Option<String> {
         let mut groups = self.map.groups.iter();
-        groups.find(|group| !names.contains(&group.name)).map(|group| group.name.clone())
+        groups.find(|group| !is_known(&group.name)).map(|group| group.name.clone())
     }
 }
 
@@ -400,46 +421,86 @@ impl<F: Fleet> Routed<F> {
         }
     }
 
-    /// Scans one group after the other.
+    /// Scans one group after the other. No key may change its group before the end, since some
+    /// would be missing then, or come twice.
     async fn scan(&mut self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), StoreError> {
-        let before = self.route.scanned.clone().and_then(|scanned| {
-            let (name, primary) = *scanned;
-            self.route.place_of(&name).map(|number| (number, name, primary))
-        });
-        let (number, argument, before) = match (call.argument, before) {
-            (0, _) => (0, 0, None),
-            (NEXT_GROUP, Some((number, ..))) => (number + 1, 0, None),
-            (cursor, Some((number, _, primary))) => (number, cursor, Some(primary)),
+        let from = out.len();
+        let mut walk = match (call.argument, &self.route.walk) {
+            (0, _) => Box::new(self.begin_walk().await?),
+            (_, Some(walk)) => walk.clone(),
             (_, None) => return Err(StoreError::Reordered),
         };
-        let name = self.route.map.groups.get(number).map(|group| group.name.clone());
-        let name = name.unwrap_or_default();
+        let mut call = *call;
+        if call.argument == NEXT_GROUP {
+            call.argument = 0;
+            walk.group = walk.next().ok_or_else(StoreError::answer)?.clone();
+            walk.primary = None;
+        }
+        let (head, primary) = self.scan_group(&walk.group, walk.primary, &call, out).await?;
+        if walk.handed.get(&walk.group) != Some(&head.expires_ms) {
+            return Err(StoreError::Moved);
+        }
+        walk.primary = primary;
+        if head.version == 0 && walk.next().is_some() {
+            let head = AnswerHead { version: NEXT_GROUP, ..head };
+            out[from..from + ANSWER_LEN].copy_from_slice(&head.to_bytes());
+        } else if head.version == 0 && self.survey().await? != walk.handed {
+            return Err(StoreError::Moved);
+        }
+        self.route.walk = Some(walk);
+        Ok(())
+    }
+
+    async fn begin_walk(&mut self) -> Result<Walk, StoreError> {
+        let handed = self.survey().await?;
+        let group = handed.keys().next().ok_or_else(StoreError::answer)?.clone();
+        Ok(Walk { handed, group, primary: None })
+    }
+
+    /// Asks all groups up to where each has handed keys to others.
+    async fn survey(&mut self) -> Result<BTreeMap<String, u64>, StoreError> {
+        let mut handed = BTreeMap::new();
+        let probe = Call { flags: WITH_HEADS, limit: 1, ..Call::default() };
+        while let Some(name) = self.route.group_beside(|name| handed.contains_key(name)) {
+            let (head, primary) = self.scan_group(&name, None, &probe, &mut Vec::new()).await?;
+            // A primary that has handed keys to a group has a map that has this group.
+            self.look(primary, self.timeout).await;
+            handed.insert(name, head.expires_ms);
+        }
+        Ok(handed)
+    }
+
+    /// Scans a group, whose primary has to be the one that it was `before`. Returns the head of the
+    /// answer, and who has answered.
+    async fn scan_group(
+        &mut self,
+        name: &str,
+        before: Option<SocketAddr>,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(AnswerHead, Option<SocketAddr>), StoreError> {
         let from = out.len();
-        let call = Call { argument, ..*call };
-        let mut making = Making::new(Operation::Scan, &call, self.timeout);
-        let (number, at) = loop {
+        let mut making = Making::new(Operation::Scan, call, self.timeout);
+        let primary = loop {
             // The map may have changed meanwhile.
-            let number = self.route.place_of(&name).ok_or(StoreError::Reordered)?;
+            let number = self.route.place_of(name).ok_or(StoreError::Moved)?;
             let primary = self.route.map.groups[number].primary;
             if before.is_some_and(|before| primary.is_some_and(|now| now != before)) {
                 return Err(StoreError::Reordered);
             }
             match self.attempt(&mut making, Some(number), out).await {
-                Ok(()) => break (number, primary),
+                Ok(()) => break primary,
                 Err(error) => {
                     out.truncate(from);
                     self.go_on(&mut making, error, Some(number)).await?;
                 }
             }
         };
-        self.route.scanned = at.map(|at| Box::new((name, at)));
-        let answer = &mut out[from..];
-        let (head, _) = AnswerHead::parse(answer).ok_or_else(StoreError::answer)?;
-        if head.version == 0 && number + 1 < self.route.map.groups.len() {
-            let head = AnswerHead { version: NEXT_GROUP, ..head };
-            answer[..ANSWER_LEN].copy_from_slice(&head.to_bytes());
+        let (head, _) = AnswerHead::parse(&out[from..]).ok_or_else(StoreError::answer)?;
+        match head.expires_ms {
+            KEYS_ON_THEIR_WAY => Err(StoreError::Moved),
+            _ => Ok((head, primary)),
         }
-        Ok(())
     }
 
     /// Flushes one group after the other.
@@ -447,7 +508,7 @@ impl<F: Fleet> Routed<F> {
         let from = out.len();
         let mut flushed = BTreeSet::new();
         // The map may change meanwhile.
-        while let Some(name) = self.route.group_beside(&flushed) {
+        while let Some(name) = self.route.group_beside(|name| flushed.contains(name)) {
             let mut making = Making::new(Operation::Flush, call, self.timeout);
             while let Some(number) = self.route.place_of(&name) {
                 out.truncate(from);

@@ -68,6 +68,9 @@ pub const HOLDS_BACK: u32 = 1;
 /// The flag of an answer to Describe whose version is a tablespace's number, since the store is a
 /// part of a cluster: a client that reads without a kernel needs a lease ([`Operation::Lease`]).
 pub const LEASED: u32 = 2;
+/// The expiry of a Scan's answer in a cluster, while keys go from this group to another one; else
+/// it is up to where in its log the group has handed keys to others.
+pub const KEYS_ON_THEIR_WAY: u64 = u64::MAX;
 /// Flag of a Create: the tablespace lets go what was not used for some time.
 pub const EVICTS: u32 = 1 << 16;
 /// The first of the store's op-codes: `store` in ASCII.

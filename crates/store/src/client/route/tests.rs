@@ -63,11 +63,16 @@ fn routed(failures: Vec<StoreError>) -> Routed<Growing> {
     remora::wait_for(begun, Duration::from_secs(60)).unwrap().unwrap()
 }
 
-fn call(routed: &mut Routed<Growing>, operation: Operation, argument: u64) -> AnswerHead {
+/// Returns the version that is answered.
+fn call(
+    routed: &mut Routed<Growing>,
+    operation: Operation,
+    argument: u64,
+) -> Result<u64, StoreError> {
     let (call, mut out) = (Call { argument, ..Call::default() }, Vec::new());
     let called = routed.call(operation, &call, &mut out);
-    remora::wait_for(called, Duration::from_secs(60)).unwrap().unwrap();
-    AnswerHead::parse(&out).map(|(head, _)| head).unwrap_or_default()
+    remora::wait_for(called, Duration::from_secs(60)).unwrap()?;
+    Ok(AnswerHead::parse(&out).unwrap().0.version)
 }
 
 fn elsewhere() -> Vec<StoreError> {
@@ -78,17 +83,29 @@ fn elsewhere() -> Vec<StoreError> {
 #[test]
 fn all_groups_are_flushed_although_there_are_more_meanwhile() {
     let mut routed = routed(elsewhere());
-    call(&mut routed, Operation::Flush, 0);
+    call(&mut routed, Operation::Flush, 0).unwrap();
     routed.fleet.done.sort_unstable();
     assert_eq!(routed.fleet.done, [1, 2, 7]);
 }
 
 #[test]
-fn a_scan_goes_on_in_the_group_that_it_was_in() {
+fn a_scan_is_of_all_groups_that_there_are() {
     let mut routed = routed(elsewhere());
-    assert_eq!(call(&mut routed, Operation::Scan, 0).version, NEXT_GROUP);
-    assert_eq!(call(&mut routed, Operation::Scan, NEXT_GROUP).version, 0);
-    assert_eq!(routed.fleet.done, [1, 2]);
+    let cursors = [0, NEXT_GROUP, NEXT_GROUP];
+    let next = cursors.map(|cursor| call(&mut routed, Operation::Scan, cursor).unwrap());
+    assert_eq!(next, [NEXT_GROUP, NEXT_GROUP, 0]);
+    // Before and after the scan, each is asked what it has handed over.
+    assert_eq!(routed.fleet.done, [1, 7, 2, 1, 2, 7, 7, 1, 2]);
+}
+
+/// A group more may have got keys of those that were scanned, wherever it stands in the map.
+#[test]
+fn a_scan_ends_where_there_are_more_groups_meanwhile() {
+    let mut routed = routed(Vec::new());
+    assert_eq!(call(&mut routed, Operation::Scan, 0).unwrap(), NEXT_GROUP);
+    routed.fleet.has_grown = true;
+    let ended = call(&mut routed, Operation::Scan, NEXT_GROUP);
+    assert!(matches!(ended, Err(StoreError::Moved)), "{ended:?}");
 }
 
 /// A call for which there was no place was not sent: it can be made again.

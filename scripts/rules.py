@@ -23,7 +23,7 @@ from circles import COMMENT_OR_TEXT, ROOT, Crate, without_tests
 START = re.compile(
     r'(?<!crate::)(?:\bthread::|\.)spawn(?:_scoped)?\(\s*(?!["\s)]|\w+,\s*["&])')
 BEFORE = 120  # characters before a start that must hold `without_signals`
-FUNCTION = re.compile(r'( *)(?:pub(?:\(.*?\))? )?(?:(?:const|async|unsafe|extern "C") )*fn ')
+FUNCTION = re.compile(r'( *)(?:pub(?:\(.*?\))? )?(?:(?:const|async|unsafe|extern "C(?:-unwind)?") )*fn ')
 LINES = 60
 EXAMPLE_LINES = 80
 MODULE = re.compile(r"^(?:pub(?:\(.*?\))? )?mod (\w+);", re.M)

@@ -2,8 +2,8 @@
 
 use core::hash::Hasher;
 
-/// The deployer chooses op-codes, and the card the numbers of queue pairs, no peer: so the hash only
-/// has to spread them over the map.
+/// The deployer chooses op-codes, and the card the numbers of queue pairs, no peer: so the hash
+/// only has to spread them over the map.
 #[derive(Default)]
 pub(super) struct NumberHasher(u64);
 

@@ -339,16 +339,12 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         connection.verbs.extend_from_slice(calls);
     }
     let invocations = dice.pick(&[1, 4, 256, 256]);
-    // Ends that call each other wait for each other where kernels have one invocation: results wait
-    // behind requests, and these for the invocation. Only the executor's patience ends that, and
-    // until then requests are sent again every few microseconds.
-    let room_patience = Duration::from_millis(if invocations == 1 { 10 } else { 100 });
     let limits = ExecutorLimits {
         invocations,
         result_bytes: dice.pick(&[256 << 10, 64 << 20]),
         turn_steps: dice.pick(&[1, 64, 4096]),
         turn_invocations: dice.pick(&[1, 8]),
-        room_patience,
+        room_patience: Duration::from_millis(100),
         payload_patience: Duration::from_secs(1),
         ..ExecutorLimits::default()
     };

@@ -19,12 +19,13 @@ fn worlds_that_failed_once() {
     }
 }
 
-/// Calls that wait for each other until the kernels' patience ends take few steps of the world.
+/// Two ends call each other's only invocation: results do not wait for room until the kernels'
+/// patience ends.
 #[test]
-fn calls_that_wait_for_each_other_take_few_steps() {
+fn calls_of_two_ends_do_not_wait_for_each_other() {
     let report = remora_sim::run(4542).unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(report.congested > 0, "{report}");
-    assert!(report.steps < 3_000_000, "{report}");
+    assert_eq!(report.congested, 0, "{report}");
+    assert!(report.steps < 100_000, "{report}");
 }
 
 /// Guests of some worlds have atomics, each of which is carried out once.

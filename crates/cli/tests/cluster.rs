@@ -36,6 +36,7 @@ mod with_clusters {
         MEMCACHED_TESTS, REDIS_UNITS, brought, go_clients, go_command, memcached_test, node_client,
         node_command, redis_unit, run_of, skip, suite,
     };
+    use crate::support::nic::Daemon;
     use crate::support::verbs::installed;
     use crate::support::{Folder, Killed, PATIENCE, command, fail, run, succeed, until};
 
@@ -53,8 +54,13 @@ mod with_clusters {
         }
 
         fn start_with(options: &[&str]) -> Trial {
+            Trial::start_as(options, |_| {})
+        }
+
+        /// With `prepare` to change the command first.
+        fn start_as(options: &[&str], prepare: impl FnOnce(&mut Command)) -> Trial {
             let args = ["store", "cluster", "try", "--json", "--until-eof"];
-            let (child, ready) = begin(&[&args[..], options].concat());
+            let (child, ready) = begin_with(&[&args[..], options].concat(), prepare);
             Trial { child, ready, more: Vec::new() }
         }
 
@@ -229,6 +235,30 @@ mod with_clusters {
                 && status["is_established"] == true
                 && new.is_some_and(|new| new["part"] != "spare" && new["behind_bytes"] == 0)
         });
+        trial.finish();
+    }
+
+    /// They write their logs past the daemon, whose card runs no kernels of theirs.
+    #[test]
+    fn nodes_share_a_daemons_card() {
+        if !installed(&[("etcd", "etcd-server")]) {
+            return;
+        }
+        let daemon = Daemon::start();
+        let socket = daemon.folder.path("nic.sock");
+        let trial = Trial::start_as(&["--nodes", "3"], |it| _ = it.env("REMORA_NIC", socket));
+        let primary = trial.answered("SET foo 1\r\nWAIT 2 0", &["+OK", ":2"]);
+        assert!(trial.node_at(&primary)["store"].is_null());
+        until("the primary reaches both backups' memory", || {
+            let answers = lines_of(&primary, &format!("{}QUIT\r\n", "SET foo 1\r\n".repeat(20)));
+            let status = daemon.json(&["nic", "status", "--json"]);
+            let passes = status["passes"].as_array().unwrap();
+            answers.iter().all(|answer| answer == "+OK") && passes.len() >= 2
+        });
+        trial.kill(&primary);
+        let next = trial.answered("SET bar 2\r\nWAIT 1 0", &["+OK", ":1"]);
+        assert_ne!(next, primary);
+        trial.answered("GET foo", &["$1", "1"]);
         trial.finish();
     }
 

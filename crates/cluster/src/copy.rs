@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
     use crate::group::GroupOptions;
-    use crate::link::{Link, entries, parts};
+    use crate::link::{Link, parts};
 
     /// Its last frames would end another copy, of which some has come: that one would be taken for
     /// whole.
@@ -203,9 +203,8 @@ mod tests {
         let device = Device::open().unwrap();
         let options = GroupOptions::of_a_test(7490);
         let group = Group::new(&device, options).unwrap();
-        let queue = device.create_cq(entries(2)).unwrap();
         let link = || {
-            let parts = parts(&group.domain, &queue).unwrap();
+            let parts = parts(&group.domain, &group.queues).unwrap();
             let link = Link::new(1, parts, group.remote());
             let id = link.id;
             group.lock().links.insert(NodeId(2), link);

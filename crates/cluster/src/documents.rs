@@ -23,7 +23,7 @@ pub(crate) const AGREED: &str = "group";
 
 /// The version of all that nodes share: what they write into etcd, say to each other, and log. The
 /// nodes of a group are of one.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// That of groups in whose documents there is none.
 const fn unwritten() -> u32 {
@@ -251,14 +251,14 @@ mod tests {
             let text = format!(r#"{{{more}{rest},"ring_bytes":65536}}"#);
             Agreed::understand(text.as_bytes()).map(|agreed| agreed.version)
         };
-        assert_eq!(said(r#""version":4,"#), Ok(4));
+        assert_eq!(said(r#""version":5,"#), Ok(5));
         assert!(said("").unwrap_err().contains("of version 1"));
-        assert!(said(r#""version":3,"#).unwrap_err().contains("of version 3"));
+        assert!(said(r#""version":4,"#).unwrap_err().contains("of version 4"));
         // Whatever else a later version has agreed on.
-        let later = Agreed::understand(br#"{"version":5}"#).unwrap_err();
-        assert!(later.contains("version 5") && later.contains("one release"), "{later}");
+        let later = Agreed::understand(br#"{"version":6}"#).unwrap_err();
+        assert!(later.contains("version 6") && later.contains("one release"), "{later}");
         assert!(
-            Agreed::understand(br#"{"version":4}"#)
+            Agreed::understand(br#"{"version":5}"#)
                 .unwrap_err()
                 .contains("what the group agrees on")
         );

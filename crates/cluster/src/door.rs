@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use remora::connection::arrivals::{Arrivals, Ended, HalfOpen};
 use remora::nic::Access;
 use remora::{
-    CompletionQueue, ConnectFailure, Connection, ConnectionParams, Handshake, IncomingConnection,
-    Listener, MemoryRegion, QueuePair,
+    ConnectFailure, Connection, ConnectionParams, Handshake, IncomingConnection, Listener,
+    MemoryRegion, QueuePair,
 };
 use remora_store::replica::NodeId;
 
@@ -33,7 +33,6 @@ const ACK_TIMEOUT: u8 = 15;
 pub(crate) struct Door {
     pub(crate) group: Arc<Group>,
     pub(crate) listener: Listener,
-    pub(crate) queue: CompletionQueue,
 }
 
 /// A node that is being called.
@@ -138,7 +137,7 @@ impl Door {
         if state.links.len() >= LINKS_MAX && !state.links.contains_key(&hello.node) {
             return Err("there are too many nodes".to_owned());
         }
-        Ok((hello, parts(&self.group.domain, &self.queue)?))
+        Ok((hello, parts(&self.group.domain, &self.group.queues)?))
     }
 
     /// Posts the receive requests of queue pairs that are ready for them.
@@ -168,7 +167,7 @@ impl Door {
                 continue;
             }
             let Some(address) = state.addresses.get(&node).map(|at| at.card) else { continue };
-            let parts = match parts(&self.group.domain, &self.queue) {
+            let parts = match parts(&self.group.domain, &self.group.queues) {
                 Ok(parts) => parts,
                 Err(error) => {
                     tracing::warn!("{node} cannot be called: {error}");

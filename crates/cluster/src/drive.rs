@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use remora::channel::WaitError;
 use remora::nic::queue::Completion;
 use remora::threads::without_signals;
-use remora::{CompletionChannel, CompletionQueue};
 use remora_store::front::slots::Shard;
 use remora_store::log::{Fields, Position};
 use remora_store::memory::Memory;
@@ -27,7 +26,7 @@ use crate::copy::{Sender, replace};
 use crate::group::{Group, GroupState};
 use crate::journal::GroupLog;
 use crate::keep::write_copy;
-use crate::link::LinkId;
+use crate::link::{LinkId, Queues};
 use crate::slots;
 
 /// How often the thread looks around when nothing comes.
@@ -42,8 +41,6 @@ const BYTES: usize = 1 << 20;
 pub(crate) struct Drive<M: Memory> {
     pub(crate) group: Arc<Group>,
     pub(crate) store: Arc<Store<M, GroupLog>>,
-    pub(crate) queue: CompletionQueue,
-    pub(crate) channel: CompletionChannel,
     /// The tablespaces that the group is to have.
     pub(crate) spaces: Vec<TablespaceOptions>,
 }
@@ -73,10 +70,6 @@ impl<M: Memory + 'static> Drive<M> {
             }
         }
         self.keep_up(&mut state);
-        if found > 0 {
-            // Those that send copies wait for room.
-            group.wake_all();
-        }
         state = self.apply(state, batch)?;
         if state.replica.is_serving() && !state.is_open() {
             state = self.open(state)?;
@@ -150,18 +143,19 @@ impl<M: Memory + 'static> Drive<M> {
         Ok(state)
     }
 
-    /// Waits for completions, for a tick at most.
+    /// Waits for what comes, or until what was sent is done, for a tick at most.
     fn wait(&self, completions: &mut [Completion]) -> Result<usize, String> {
         let gone = |error: &dyn std::fmt::Display| format!("its card has ended: {error}");
+        let Queues { channel, receives, .. } = &self.group.queues;
         for _ in 0..2 {
-            let found = self.queue.poll(completions).map_err(|error| gone(&error))?;
+            let found = receives.poll(completions).map_err(|error| gone(&error))?;
             if found > 0 {
                 return Ok(found);
             }
-            self.queue.arm(false).map_err(|error| gone(&error))?;
+            receives.arm(false).map_err(|error| gone(&error))?;
         }
-        match self.channel.wait(TICK) {
-            Ok(_) => self.queue.poll(completions).map_err(|error| gone(&error)),
+        match channel.wait(TICK) {
+            Ok(_) => receives.poll(completions).map_err(|error| gone(&error)),
             Err(WaitError::Timeout(_)) => Ok(0),
             Err(error) => Err(gone(&error)),
         }

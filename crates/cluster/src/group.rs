@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, mpsc};
 use std::task::Waker;
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
@@ -35,8 +35,8 @@ use thiserror::Error;
 
 use crate::address::Address;
 use crate::feed::{Feed, KeepError, Saves};
-use crate::link::{Done, Link, LinkId};
-use crate::listeners::Listeners;
+use crate::link::{Done, Link, LinkId, Queues};
+use crate::listeners::{Listeners, Sleepers};
 use crate::refusals::{Peer, Refusals};
 use crate::undecided::Undecided;
 use crate::wire::Frame;
@@ -305,6 +305,7 @@ pub struct Group {
     pub(crate) device: Device,
     pub(crate) domain: ProtectionDomain,
     pub(crate) region: Region,
+    pub(crate) queues: Queues,
     /// What the group is for each slot, where it is one of several: as of the epoch in which this
     /// node last began to serve, and of the map as it saw it last.
     pub(crate) shard: RwLock<Shard>,
@@ -313,8 +314,9 @@ pub struct Group {
     standpoint: Mutex<Standpoint>,
     /// Open to those who read the store's memory while this node serves.
     pub(crate) gate: Arc<Gate>,
-    /// Something is committed, another node is the primary, or a link has room again.
-    changed: Condvar,
+    /// Those who sleep until something is committed, another node is the primary, or a link has
+    /// room again.
+    sleepers: Sleepers,
     /// Who else is told of the first two.
     pub(crate) listeners: Listeners,
     is_stopping: AtomicBool,
@@ -325,6 +327,15 @@ pub struct Group {
     /// its name while this stays as it is.
     pub(crate) lineage: Mutex<u64>,
     requests: Mutex<Option<mpsc::Receiver<Request>>>,
+}
+
+/// A region with a ring of so many bytes.
+fn ring_region(domain: &ProtectionDomain, ring: u64) -> Result<Region, StartError> {
+    let buffer = Buffer::new(region_bytes(ring) as usize);
+    let buffer = buffer.map_err(|source| StartError::Memory { ring, source })?;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let region = Region::new(domain.register(buffer, access)?);
+    Ok(region.expect("a region with a buffer of its own"))
 }
 
 /// Whether a ring can have so many bytes.
@@ -342,11 +353,8 @@ impl Group {
         if !is_ring(ring) {
             return Err(StartError::Ring(ring));
         }
-        let buffer = Buffer::new(region_bytes(ring) as usize);
-        let buffer = buffer.map_err(|source| StartError::Memory { ring, source })?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let domain = device.alloc_pd()?;
-        let region = Region::new(domain.register(buffer, access)?);
+        let region = ring_region(&domain, ring)?;
         let (sender, requests) = mpsc::channel();
         let state = GroupState {
             replica: Replica::new(options.me, replica_options(&options, false)),
@@ -383,12 +391,13 @@ impl Group {
             options,
             device: device.clone(),
             domain,
-            region: region.expect("a region with a buffer of its own"),
+            region,
+            queues: Queues::new(device, device.create_channel()?, LINKS_MAX)?,
             shard: RwLock::new(Shard::unseen()),
             state: Mutex::new(state),
             standpoint: Mutex::default(),
             gate: Arc::new(Gate::closed()),
-            changed: Condvar::new(),
+            sleepers: Sleepers::default(),
             listeners: Listeners::default(),
             is_stopping: AtomicBool::new(false),
             log: OnceLock::new(),
@@ -445,12 +454,12 @@ impl Group {
         state: MutexGuard<'g, GroupState>,
         at_most: Duration,
     ) -> MutexGuard<'g, GroupState> {
-        let slept = self.changed.wait_timeout(state, at_most);
-        slept.unwrap_or_else(PoisonError::into_inner).0
+        self.sleepers.sleep(state, at_most)
     }
 
+    /// Wakes those who sleep. The caller holds the node's lock.
     pub(crate) fn wake_all(&self) {
-        self.changed.notify_all();
+        self.sleepers.wake_all();
     }
 
     /// Tells all who wait for a majority that something has changed.
@@ -688,6 +697,9 @@ impl GroupState {
         match done {
             Ok(Done::Nothing | Done::Written) => {}
             Ok(Done::Read) => self.replica.handle_read(&group.region, node),
+            Ok(Done::Acknowledged(mark)) => {
+                self.replica.handle_written(&group.region, node, mark);
+            }
             Ok(Done::Frame(bytes)) => return self.take_frame(group, node, &bytes),
             Err(broken) => {
                 tracing::info!("the link to {node} is broken: {broken}");

@@ -220,7 +220,12 @@ impl Node {
             }
             Output::Fence { epoch } => self.replica.handle_fenced(&self.memory, epoch),
             Output::Connect { to } => self.replica.handle_connected(to),
-            Output::Write { at, len, .. } => lies_within(at, len),
+            Output::Write { to, at, len, until, .. } => {
+                lies_within(at, len);
+                if let Some(mark) = until {
+                    self.replica.handle_written(&self.memory, to, mark);
+                }
+            }
             Output::Read { from, pieces } => {
                 pieces.into_iter().for_each(|(at, len)| lies_within(at, len));
                 self.replica.handle_read(&self.memory, from);
@@ -272,7 +277,7 @@ pub fn wires() -> Vec<(String, Vec<u8>)> {
     // The first backup's answer lies at 64: it holds the epoch's first record.
     let held = Position::new(2, 1).number().to_le_bytes();
     let held = step(3, 1, &[&[64, 0], &held[..], &[0; 16]].concat());
-    let synced = [1, 3].map(|from| told(from, Message::Synced { epoch: 2 }));
+    let synced = [1, 3].map(|from| told(from, Message::Synced { epoch: 2, in_memory: true }));
     let synced = [synced.concat(), held].concat();
     let less = Mark { position: Position::new(2, 9), offset: 8 };
     let less = Answer { ends: vec![less], ..empty.clone() };

@@ -2,23 +2,24 @@
 //!
 //! WRITEs of the log go from the own region, where their bytes stay until the peer is known to hold
 //! them. Short ones (answers, what is committed) are copied as they are posted, since their words
-//! change. The last WRITE of a step takes one of the peer's receive requests, which wakes the peer.
+//! change. Where the peer is to look at once, the last WRITE of a step takes one of its receive
+//! requests, which wakes it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use remora::memory::BufferError;
-use remora::nic::Access;
-use remora::nic::PostError;
 use remora::nic::qp::{QpAttr, State};
 use remora::nic::queue::{
     Completion, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status, WorkKind,
 };
+use remora::nic::{Access, CreateError, PostError};
 use remora::{
-    CompletionQueue, Connection, MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions,
-    Remote,
+    CompletionChannel, CompletionQueue, Connection, Device, MemoryRegion, ProtectionDomain,
+    QueuePair, QueuePairOptions, Remote,
 };
 use remora_store::memory::Memory;
+use remora_store::replica::Mark;
 use remora_store::way::region::Region;
 use thiserror::Error;
 
@@ -34,17 +35,50 @@ const FRAMES: usize = 8;
 const SIGNAL_EVERY: u64 = 16;
 /// WRITEs up to this length are copied as they are posted, in bytes.
 const SHORT: usize = 24;
-/// The entries of a completion queue that so many links need.
-pub(crate) const fn entries(links: usize) -> usize {
-    links * (SENDS as usize + RECVS)
+
+/// Where the requests of all links complete. What is sent has a queue of its own: a card that is
+/// shared with other processes carries out WRITEs at once while nobody sleeps for their queue, so
+/// that one is armed only while something is under way.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) channel: CompletionChannel,
+    pub(crate) sends: CompletionQueue,
+    pub(crate) receives: CompletionQueue,
+}
+
+impl Queues {
+    /// As long as so many links need.
+    pub(crate) fn new(
+        device: &Device,
+        channel: CompletionChannel,
+        links: usize,
+    ) -> Result<Queues, CreateError> {
+        let sends = device.create_cq_on(&channel, links * SENDS as usize)?;
+        let receives = device.create_cq_on(&channel, links * RECVS)?;
+        Ok(Queues { channel, sends, receives })
+    }
 }
 
 /// What waits to be posted.
 #[derive(Debug)]
 enum Posting {
-    Write { at: u64, len: u64 },
-    Short { at: u64, len: usize, bytes: [u8; SHORT] },
-    Read { at: u64, len: u64, is_last: bool },
+    /// Where `until` is said, its end is to be told.
+    Write {
+        at: u64,
+        len: u64,
+        until: Option<Mark>,
+    },
+    Short {
+        at: u64,
+        len: usize,
+        bytes: [u8; SHORT],
+        until: Option<Mark>,
+    },
+    Read {
+        at: u64,
+        len: u64,
+        is_last: bool,
+    },
     Frame(Vec<u8>),
     Probe,
 }
@@ -54,6 +88,8 @@ enum Posting {
 enum HeldUntil {
     Slot(usize),
     LastRead,
+    /// The peer's ring has the log up to there.
+    Written(Mark),
 }
 
 /// What a completion was about.
@@ -65,6 +101,8 @@ pub(crate) enum Done {
     Frame(Vec<u8>),
     /// All that was to be read lies in the own region.
     Read,
+    /// The peer's ring has the log up to there.
+    Acknowledged(Mark),
 }
 
 /// The link is of no more use.
@@ -107,16 +145,22 @@ pub(crate) struct Link {
     waiting: VecDeque<Posting>,
     held: VecDeque<(u64, HeldUntil)>,
     free: Vec<usize>,
+    /// The peer is to look at once at what waits, or at what was posted since it was last woken.
+    wakes: bool,
+    /// The requests posted, the last one that tells when it is done, and the last one that was.
     posted: u64,
+    signaled: u64,
     done: u64,
 }
 
 /// Makes the queue pair and the memory of a link.
 pub(crate) fn parts(
     domain: &ProtectionDomain,
-    queue: &CompletionQueue,
+    queues: &Queues,
 ) -> Result<(QueuePair, MemoryRegion), String> {
-    let options = QueuePairOptions::rc(queue).send_depth(SENDS).recv_depth(RECVS as u32);
+    let Queues { sends, receives, .. } = queues;
+    let options = QueuePairOptions::rc(sends).recv_cq(receives);
+    let options = options.send_depth(SENDS).recv_depth(RECVS as u32);
     let queue_pair = domain.create_qp(&options).map_err(|error| error.to_string())?;
     let slots = domain.alloc((RECVS + FRAMES) * FRAME, Access::LOCAL_WRITE);
     Ok((queue_pair, slots.map_err(|error| error.to_string())?))
@@ -138,7 +182,9 @@ impl Link {
             waiting: VecDeque::new(),
             held: VecDeque::new(),
             free: (RECVS..RECVS + FRAMES).collect(),
+            wakes: false,
             posted: 0,
+            signaled: 0,
             done: 0,
         }
     }
@@ -185,27 +231,42 @@ impl Link {
         }
     }
 
-    /// Writes bytes of the own region to the same place of the peer's.
-    pub(crate) fn write(&mut self, region: &Region, at: u64, len: u64) {
+    /// Writes bytes of the own region to the same place of the peer's, which looks at once if this
+    /// `wakes` it. With `until`, [`Done::Acknowledged`] is told.
+    pub(crate) fn write(
+        &mut self,
+        region: &Region,
+        bytes: (u64, u64),
+        until: Option<Mark>,
+        wakes: bool,
+    ) {
+        self.wakes |= wakes;
+        let (at, len) = bytes;
         if len as usize <= SHORT {
-            let (mut bytes, len) = ([0; SHORT], len as usize);
-            region.read(at, &mut bytes[..len]);
-            if let Some(Posting::Short { at: before, bytes: older, len: as_long }) =
-                self.waiting.back_mut()
-                && (*before, *as_long) == (at, len)
-            {
-                *older = bytes;
-                return;
-            }
-            return self.waiting.push_back(Posting::Short { at, len, bytes });
+            return self.write_short(region, at, len as usize, until);
         }
-        if let Some(Posting::Write { at: before, len: so_far }) = self.waiting.back_mut()
+        if let Some(Posting::Write { at: before, len: so_far, until: end }) =
+            self.waiting.back_mut()
             && *before + *so_far == at
         {
             *so_far += len;
+            *end = until;
             return;
         }
-        self.waiting.push_back(Posting::Write { at, len });
+        self.waiting.push_back(Posting::Write { at, len, until });
+    }
+
+    fn write_short(&mut self, region: &Region, at: u64, len: usize, until: Option<Mark>) {
+        let mut bytes = [0; SHORT];
+        region.read(at, &mut bytes[..len]);
+        if let Some(Posting::Short { at: before, bytes: older, len: as_long, .. }) =
+            self.waiting.back_mut()
+            && (*before, *as_long) == (at, len)
+        {
+            *older = bytes;
+            return;
+        }
+        self.waiting.push_back(Posting::Short { at, len, bytes, until });
     }
 
     /// Reads bytes of the peer's region to the same places of the own.
@@ -250,43 +311,61 @@ impl Link {
         Ok(())
     }
 
-    fn post(&mut self, region: &Region, posting: &Posting, wakes: bool) -> Result<(), Broken> {
-        let imm = wakes.then_some(0);
-        let (op, held, sge, inline) = match posting {
-            Posting::Write { at, len } => (
-                SendOp::Write { to: self.there(*at, *len)?, imm },
-                None,
-                own(region, *at, *len),
-                None,
-            ),
-            Posting::Short { at, len, bytes } => {
-                let to = self.there(*at, *len as u64)?;
-                (SendOp::Write { to, imm }, None, Sge::default(), Some(&bytes[..*len]))
+    fn post(&mut self, region: &Region, posting: &Posting, ends: bool) -> Result<(), Broken> {
+        let imm = (ends && self.wakes).then_some(0);
+        let (op, sge, inline) = match posting {
+            Posting::Write { at, len, .. } => {
+                (SendOp::Write { to: self.there(*at, *len)?, imm }, own(region, *at, *len), None)
             }
-            Posting::Read { at, len, is_last } => {
-                let held = is_last.then_some(HeldUntil::LastRead);
-                let from = self.there(*at, *len)?;
-                (SendOp::Read { from }, held, own(region, *at, *len), None)
+            Posting::Short { at, len, bytes, .. } => {
+                let to = self.there(*at, *len as u64)?;
+                (SendOp::Write { to, imm }, Sge::default(), Some(&bytes[..*len]))
+            }
+            Posting::Read { at, len, .. } => {
+                (SendOp::Read { from: self.there(*at, *len)? }, own(region, *at, *len), None)
             }
             Posting::Frame(bytes) => {
-                let slot = self.free.pop().expect("flush looked for one");
+                let slot = *self.free.last().expect("flush looked for one");
                 self.slots.write_at(slot * FRAME, bytes)?;
                 let sge = self.slots.sge((slot * FRAME) as u64, bytes.len() as u32);
-                (SendOp::Send { imm: None, to: None }, Some(HeldUntil::Slot(slot)), sge, None)
+                (SendOp::Send { imm: None, to: None }, sge, None)
             }
             Posting::Probe => {
                 let to = self.there(0, 0)?;
-                (SendOp::Write { to, imm: None }, None, Sge::default(), Some(&[][..]))
+                (SendOp::Write { to, imm: None }, Sge::default(), Some(&[][..]))
             }
         };
-        self.posted += 1;
-        let is_signalled = held.is_some() || self.posted.is_multiple_of(SIGNAL_EVERY);
-        let flags = if is_signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let number = self.posted + 1;
+        let held = self.held_by(posting);
+        let is_signaled = held.is_some() || number.is_multiple_of(SIGNAL_EVERY);
+        let flags = if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let sges = [sge];
         let data = inline.map_or(Data::Sges(&sges), Data::Inline);
-        self.queue_pair.post_send(&SendRequest { wr_id: self.posted, op, data, flags })?;
-        self.held.extend(held.map(|held| (self.posted, held)));
+        self.queue_pair.post_send(&SendRequest { wr_id: number, op, data, flags })?;
+        self.posted = number;
+        if is_signaled {
+            self.signaled = number;
+        }
+        self.wakes &= imm.is_none();
+        self.held.extend(held.map(|held| (number, held)));
         Ok(())
+    }
+
+    /// What is there once a request is done.
+    fn held_by(&mut self, posting: &Posting) -> Option<HeldUntil> {
+        match posting {
+            Posting::Write { until, .. } | Posting::Short { until, .. } => {
+                until.map(HeldUntil::Written)
+            }
+            Posting::Read { is_last, .. } => is_last.then_some(HeldUntil::LastRead),
+            Posting::Frame(_) => self.free.pop().map(HeldUntil::Slot),
+            Posting::Probe => None,
+        }
+    }
+
+    /// Whether something is under way of which is told when it is done.
+    pub(crate) fn awaits(&self) -> bool {
+        self.signaled > self.done
     }
 
     /// The peer's bytes at a place.
@@ -323,6 +402,7 @@ impl Link {
             match self.held.pop_front() {
                 Some((_, HeldUntil::Slot(slot))) => self.free.push(slot),
                 Some((_, HeldUntil::LastRead)) => done = Done::Read,
+                Some((_, HeldUntil::Written(mark))) => done = Done::Acknowledged(mark),
                 None => {}
             }
         }

@@ -14,10 +14,9 @@ use remora_store::tablespace::TablespaceOptions;
 use crate::coordinator::{self, Coordinator};
 use crate::door::Door;
 use crate::drive::Drive;
-use crate::group::{Group, LINKS_MAX, StartError};
+use crate::group::{Group, StartError};
 use crate::journal::GroupLog;
 use crate::keep::Keeping;
-use crate::link;
 
 /// How often the length of the log is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -80,8 +79,6 @@ impl<M: Memory + 'static> Node<M> {
     ) -> Result<Node<M>, StartError> {
         let group = store.journal().0.clone();
         let (device, port) = (&group.device, group.options.port);
-        let channel = device.create_channel()?;
-        let queue = device.create_cq_on(&channel, link::entries(LINKS_MAX))?;
         let listener = device.listen(port).map_err(|source| StartError::Listen { port, source })?;
         let mut node = Node {
             group: group.clone(),
@@ -93,9 +90,9 @@ impl<M: Memory + 'static> Node<M> {
         if let Some(keeping) = keeping {
             node.keep(keeping)?;
         }
-        let door = Door { group: group.clone(), listener, queue: queue.clone() };
+        let door = Door { group: group.clone(), listener };
         node.spawn("cluster door", move || door.run())?;
-        let drive = Drive { group: group.clone(), store, queue, channel, spaces };
+        let drive = Drive { group: group.clone(), store, spaces };
         node.spawn("cluster drive", move || drive.run())?;
         let requests = group.take_requests();
         node.spawn("cluster service", move || {

@@ -4,6 +4,7 @@
 use std::task::Waker;
 use std::time::Instant;
 
+use remora::nic::queue::Completion;
 use remora_store::replica::{Message, NodeId, Output, Request};
 
 use crate::group::{Group, GroupState, Wanted};
@@ -12,6 +13,8 @@ use crate::wire::Frame;
 
 /// Changes of so many bytes are posted though nobody waits yet: the others begin with them.
 const UNPOSTED: u64 = 16 << 10;
+/// Completions that are taken at once.
+const COMPLETIONS: usize = 16;
 
 impl GroupState {
     /// Does what the replica wants.
@@ -25,11 +28,33 @@ impl GroupState {
             if let Some((node, broken)) = broken {
                 tracing::info!("the link to {node} is broken: {broken}");
                 self.lose(group, node);
-            } else if !self.keep(group) {
+            } else if !self.keep(group) && !self.hear_card(group) {
                 break;
             }
         }
         self.tell(group);
+    }
+
+    /// Takes what the card says of requests that are done; whether there was any. Where some are
+    /// still under way, the node's thread will hear of them. (It also finds out if the card ends.)
+    fn hear_card(&mut self, group: &Group) -> bool {
+        if !self.links.values().any(Link::awaits) {
+            return false;
+        }
+        let sends = &group.queues.sends;
+        let mut completions = [Completion::default(); COMPLETIONS];
+        let mut found = sends.poll(&mut completions).unwrap_or(0);
+        if found == 0 && sends.arm(false).is_ok() {
+            found = sends.poll(&mut completions).unwrap_or(0);
+        }
+        for completion in &completions[..found] {
+            self.complete(group, completion);
+        }
+        if found > 0 && !self.copiers.is_empty() {
+            // They wait for room.
+            group.wake_all();
+        }
+        found > 0
     }
 
     /// The same for changes that somebody will wait for: what goes to other nodes is posted then
@@ -96,9 +121,9 @@ impl GroupState {
                 self.drop_link(from);
             }
             Output::Send { to, message } => self.send(to, message),
-            Output::Write { to, at, len } => {
+            Output::Write { to, at, len, until, wakes } => {
                 if let Some(link) = self.links.get_mut(&to) {
-                    link.write(&group.region, at, len);
+                    link.write(&group.region, (at, len), until, wakes);
                 }
             }
             Output::Read { from, pieces } => {

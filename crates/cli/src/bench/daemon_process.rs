@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A daemon. It ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Daemon {
-    _process: Helper,
+    process: Helper,
     folder: Folder,
 }
 
@@ -51,7 +51,12 @@ impl Daemon {
             None => start()?,
         };
         process.line_within(PATIENCE).context("the daemon has not started")?;
-        Ok(Daemon { _process: process, folder })
+        Ok(Daemon { process, folder })
+    }
+
+    /// Its process id.
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Where it listens.

@@ -157,24 +157,19 @@ impl Serve {
         }
         let token = token_of_node(&device, self.token)?;
         let reads_only = device.is_attached();
-        if let Some(name) = group {
-            ensure!(
-                !reads_only,
-                "a node of a group needs a card of its own, and this one is a daemon’s: set \
-                 REMORA_NIC=off"
-            );
-            // A token that no other node has lets nobody in.
-            let options = self.options(token)?;
-            cluster::serve(&device, name, &self.group, &options, self.json, &stop)?;
-            self.device.finish(&device);
-            return Ok(ExitCode::SUCCESS);
-        }
         ensure!(
             !reads_only || is_served,
             "the card is a daemon’s, which does not run the store’s kernels, so that nobody could \
              put a key: serve --redis or --memcached, too, or set REMORA_NIC=off for a card of the \
              store’s own"
         );
+        if let Some(name) = group {
+            // A token that no other node has lets nobody in.
+            let options = self.options(token)?;
+            cluster::serve(&device, name, &self.group, &options, self.json, &stop)?;
+            self.device.finish(&device);
+            return Ok(ExitCode::SUCCESS);
+        }
         let started = Service::start(&device, &self.options(token)?);
         let service = started.map_err(|error| match error.is_damage() {
             true => anyhow!("{error}. To read what comes before the damage, add --damaged"),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use remora_store::replica::{Message, NodeId, Snapshot};
+use remora_store::replica::{Mark, Message, NodeId, Snapshot};
 
 use super::kept::Table;
 
@@ -21,7 +21,11 @@ pub(crate) enum Packet {
         bytes: Option<Vec<u8>>,
         /// Whether it ends its WRITE: then it comes in its turn.
         is_last: bool,
+        /// The receiver is to look at once.
+        wakes: bool,
     },
+    /// The receiver's card acknowledges what came before: its ring has the log up to there.
+    Acknowledge(Mark),
     Read(Vec<(u64, u64)>),
     /// A part of what was to be read; whether it is the last.
     Answer {

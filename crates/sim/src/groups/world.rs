@@ -206,6 +206,7 @@ impl World {
         match event {
             Event::Tick => {
                 let was_silent = node.replica.is_disk_silent();
+                node.replica.poll_memory(&node.region);
                 node.replica.handle_time(local_ns);
                 self.silences += u64::from(!was_silent && node.replica.is_disk_silent());
                 self.process(name, self.plan.tick_ns(), Event::Tick);
@@ -290,7 +291,12 @@ impl World {
                 }
             }
             Output::Send { to, message } => self.post(name, to, Packet::Message(message)),
-            Output::Write { to, at, len } => self.post_write(name, to, at, len),
+            Output::Write { to, at, len, until, wakes } => {
+                self.post_write(name, to, (at, len), wakes);
+                if let Some(mark) = until {
+                    self.post(name, to, Packet::Acknowledge(mark));
+                }
+            }
             Output::Read { from, pieces } => self.post(name, from, Packet::Read(pieces)),
             Output::Snapshot { to } if node.replica.is_amid_transaction() => {
                 node.copies.extend(node.links.get(&to).map(|link| (to, *link)));
@@ -309,11 +315,12 @@ impl World {
         }
     }
 
-    fn post_write(&mut self, name: NodeId, to: NodeId, at: u64, len: u64) {
+    fn post_write(&mut self, name: NodeId, to: NodeId, (at, len): (u64, u64), wakes: bool) {
         for (part, bytes) in parts(at, len) {
             let is_last = part + bytes == at + len;
             let read = (!self.plan.reads_late).then(|| self.nodes[&name].bytes(part, bytes));
-            self.post(name, to, Packet::Write { at: part, len: bytes, bytes: read, is_last });
+            let packet = Packet::Write { at: part, len: bytes, bytes: read, is_last, wakes };
+            self.post(name, to, packet);
         }
     }
 
@@ -440,7 +447,10 @@ impl World {
             lane.is_moving = false;
             return self.process(from, 0, Event::Ended(id));
         }
-        let packet = match cannot_come {
+        // An acknowledgement needs the way back.
+        let front = lane.packets.front();
+        let waits = is_unheard && matches!(front, Some(Packet::Acknowledge(_)));
+        let packet = match cannot_come || waits {
             true => None,
             false if self.plan.overtakes && self.dice.one_in(2) => {
                 lane.overtake(1 + self.dice.below(AHEAD) as usize)
@@ -460,15 +470,16 @@ impl World {
 
     fn deliver(&mut self, id: u64, from: NodeId, to: NodeId, packet: Packet) {
         match packet {
-            Packet::Write { at, len, bytes, .. } => {
+            Packet::Write { at, len, bytes, wakes, .. } => {
                 let bytes = bytes.unwrap_or_else(|| self.nodes[&from].bytes(at, len));
                 let node = self.nodes.get_mut(&to).unwrap();
                 node.region.write(at, &bytes);
-                if !std::mem::replace(&mut node.will_look, true) {
+                if wakes && !std::mem::replace(&mut node.will_look, true) {
                     let after = self.dice.below(50) * US;
                     self.process(to, after, Event::Look);
                 }
             }
+            Packet::Acknowledge(_) => self.put_into_inbox(from, id, packet),
             Packet::Read(pieces) => {
                 let all: Vec<_> = pieces.into_iter().flat_map(|(at, len)| parts(at, len)).collect();
                 for (index, (at, len)) in all.iter().copied().enumerate() {
@@ -513,6 +524,7 @@ impl World {
                 node.replace(from, &store.0, &store.1);
             }
             Packet::Answer { .. } => node.replica.handle_read(&node.region, from),
+            Packet::Acknowledge(mark) => node.replica.handle_written(&node.region, from, mark),
             Packet::Write { .. } | Packet::Read(_) => unreachable!("the card has done it"),
         }
     }

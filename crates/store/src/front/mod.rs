@@ -1,8 +1,8 @@
 //! The store over TCP, in the protocols that clients already speak.
 //!
 //! - [`server`]: listens, and has threads, each a `worker`, which takes the bytes of a `connection`
-//!   (its `input`) to its session and the answers back; `relay`: the way to another node, for
-//!   clients that know no primaries.
+//!   (its `input`) to its session and the answers back; `bell`: what wakes it; `relay`: the way to
+//!   another node, for clients that know no primaries.
 //! - [`redis`]: Redis' protocol and commands.
 //! - [`memcached`]: memcached's three protocols and their commands.
 //! - [`keyspace`]: the store, as the commands use it.
@@ -13,6 +13,7 @@
 //! A session is a plain value: bytes in, bytes out, time in a [`server_state::Turn`]. So tests and
 //! the fuzz targets run it without sockets.
 
+mod bell;
 mod clients;
 mod connection;
 mod input;

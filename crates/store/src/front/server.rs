@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 
 use remora::threads::without_signals;
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use thiserror::Error;
 
+use crate::front::bell::Bell;
 use crate::front::clients::CLIENTS_MAX;
 use crate::front::keyspace::{Keeper, Keyspace};
 use crate::front::server_state::{FIRST, MEMCACHED, ServerState};
-use crate::front::worker::{Listener, Worker, awake};
+use crate::front::worker::{Listener, Worker};
 use crate::stats::{Stats, Way};
 
 /// How many connections wait to be accepted.
@@ -115,7 +115,7 @@ pub struct Server {
     state: Arc<ServerState>,
     redis: Vec<SocketAddr>,
     memcached: Vec<SocketAddr>,
-    threads: Vec<(JoinHandle<()>, Arc<OwnedFd>)>,
+    threads: Vec<(JoinHandle<()>, Arc<Bell>)>,
 }
 
 impl Server {
@@ -174,11 +174,11 @@ impl Server {
     }
 
     fn start_thread(&mut self, index: usize, listeners: &[Listener]) -> io::Result<()> {
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let worker = Worker::new(self.state.clone(), wake.clone(), listeners.to_vec())?;
+        let bell = Arc::new(Bell::new()?);
+        let worker = Worker::new(self.state.clone(), bell.clone(), listeners.to_vec())?;
         let named = std::thread::Builder::new().name(format!("store-front-{index}"));
         let thread = without_signals(|| named.spawn(move || worker.run()))?;
-        self.threads.push((thread, wake));
+        self.threads.push((thread, bell));
         Ok(())
     }
 
@@ -205,8 +205,8 @@ impl Server {
     /// Ends all connections and threads.
     pub fn stop(&mut self) {
         self.state.is_stopping.store(true, Relaxed);
-        for (thread, wake) in self.threads.drain(..) {
-            awake(&wake);
+        for (thread, bell) in self.threads.drain(..) {
+            bell.ring();
             // A thread that has panicked has said so; the others end all the same.
             let _ = thread.join();
         }

@@ -13,6 +13,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
+use crate::front::bell::Bell;
 use crate::front::clients::Ends;
 use crate::front::connection::{Connection, Fate, Parked, Spares};
 use crate::front::keyspace::Awaited;
@@ -34,7 +35,7 @@ const SOON_MS: u64 = 1;
 const CHECK_MS: u64 = 1000;
 
 /// What an event is about: a number beside the connections' own.
-const WAKE: u64 = u64::MAX;
+const BELL: u64 = u64::MAX;
 const LISTENER: u64 = 1 << 40;
 /// Plus a connection's number: the node to which it is relayed.
 const RELAY: u64 = 1 << 41;
@@ -49,7 +50,7 @@ pub(crate) struct Listener {
 /// A thread's own state.
 pub(crate) struct Worker {
     epoll: OwnedFd,
-    wake: Arc<OwnedFd>,
+    bell: Arc<Bell>,
     listeners: Vec<Listener>,
     /// Since when listeners are left alone, as there are no descriptors left, in ms.
     full_since_ms: Option<u64>,
@@ -82,20 +83,20 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(
         server: Arc<ServerState>,
-        wake: Arc<OwnedFd>,
+        bell: Arc<Bell>,
         listeners: Vec<Listener>,
     ) -> io::Result<Worker> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // (Each write wakes the thread once, which need not read it.)
+        // (Each ring wakes the thread once, which need not read it.)
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), flags)?;
+        epoll::add(&epoll, &*bell, epoll::EventData::new_u64(BELL), flags)?;
         if server.keeper.is_awaited() {
-            let wake = wake.clone();
-            server.keeper.listen(Box::new(move || awake(&wake)));
+            let bell = bell.clone();
+            server.keeper.listen(Box::new(move || bell.ring()));
         }
         let worker = Worker {
             epoll,
-            wake,
+            bell,
             listeners,
             full_since_ms: None,
             slots: Vec::new(),
@@ -138,7 +139,8 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.turn.server.is_stopping.load(Relaxed) {
-            let wait_ms = if self.again.is_empty() { self.tick_ms() } else { 0 };
+            let may_sleep = self.again.is_empty() && self.bell.may_sleep();
+            let wait_ms = if may_sleep { self.tick_ms() } else { 0 };
             let wait = Timespec { tv_sec: 0, tv_nsec: wait_ms as i64 * 1_000_000 };
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
@@ -148,6 +150,7 @@ impl Worker {
                     panic!("epoll_wait: {errno}");
                 }
             }
+            self.bell.hear();
             self.turn.begin();
             self.end_pause();
             self.again.extend(&self.soon);
@@ -210,7 +213,7 @@ impl Worker {
     }
 
     fn hear(&mut self, what: u64, flags: epoll::EventFlags) {
-        if what == WAKE {
+        if what == BELL {
             // Whatever it is about, each turn looks.
         } else if what >= RELAY {
             self.carry_out((what - RELAY) as usize);
@@ -306,10 +309,12 @@ impl Worker {
         }
         self.touched = touched;
         self.answered = 0;
+        // (What the log has kept at once has rung here.)
+        self.bell.hear();
         self.settle_fresh();
         self.settle();
         while self.parked_bytes > ANSWERED_BYTES && !self.turn.server.is_stopping.load(Relaxed) {
-            self.sleep_until_woken();
+            self.sleep_until_rung();
             self.settle();
         }
     }
@@ -351,12 +356,14 @@ impl Worker {
     }
 
     /// Sleeps until another thread has news, or for a tick.
-    fn sleep_until_woken(&self) {
-        let tick = Timespec { tv_sec: 0, tv_nsec: TICK_MS as i64 * 1_000_000 };
-        // However it ends, the caller looks what there is.
-        let _ = poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], Some(&tick));
-        // How often it was written does not matter.
-        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+    fn sleep_until_rung(&self) {
+        if self.bell.may_sleep() {
+            let tick = Timespec { tv_sec: 0, tv_nsec: TICK_MS as i64 * 1_000_000 };
+            // However it ends, the caller looks what there is.
+            let _ = poll(&mut [PollFd::new(&*self.bell, PollFlags::IN)], Some(&tick));
+            self.bell.clear();
+        }
+        self.bell.hear();
     }
 
     /// Sends a connection's replies, unless these wait.
@@ -486,12 +493,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// Wakes the thread that hears of this descriptor.
-pub(crate) fn awake(wake: &OwnedFd) {
-    // If it cannot be woken, it sees by itself within a tick.
-    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }
 
 fn shown(address: rustix::io::Result<Option<rustix::net::SocketAddrAny>>) -> String {

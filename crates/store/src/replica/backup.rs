@@ -31,7 +31,8 @@ impl Replica {
             Message::Sync { from: mark, slot, epoch } if is_ours && may_forget(mark) => {
                 backup.slot = Some(slot);
                 self.truncate(memory, mark);
-                let message = Message::Synced { epoch };
+                let in_memory = !self.options.waits_for_disk;
+                let message = Message::Synced { epoch, in_memory };
                 self.outputs.push_back(Output::Send { to: from, message });
             }
             _ => self.aside.counters.refused += 1,
@@ -65,7 +66,8 @@ impl Replica {
         memory.store(at, held.position.number());
         memory.store(at + 8, held.offset);
         memory.store(at + 16, free_until);
-        self.outputs.push_back(Output::Write { to: primary, at, len: ANSWER });
+        let (len, until, wakes) = (ANSWER, None, true);
+        self.outputs.push_back(Output::Write { to: primary, at, len, until, wakes });
     }
 }
 

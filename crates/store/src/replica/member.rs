@@ -495,7 +495,9 @@ impl Replica {
             Message::Sync { epoch, .. } | Message::Fetch { epoch } if epoch == self.epoch => {
                 self.handle_order(memory, from, &message);
             }
-            Message::History { epoch, .. } | Message::Synced { epoch } if epoch == self.epoch => {
+            Message::History { epoch, .. } | Message::Synced { epoch, .. }
+                if epoch == self.epoch =>
+            {
                 self.handle_answer(memory, from, message);
             }
             _ => self.aside.counters.stale += 1,

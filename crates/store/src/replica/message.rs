@@ -76,6 +76,8 @@ pub enum Message {
     Synced {
         /// In which epoch.
         epoch: u32,
+        /// The node has no disk: what lies in its ring, it holds. Others say what they hold.
+        in_memory: bool,
     },
     /// A new primary to the node with the highest history: send me your store, for the log alone
     /// does not lead there from what I have.
@@ -143,6 +145,12 @@ pub enum Output {
         at: u64,
         /// How many bytes.
         len: u64,
+        /// Up to where the node's ring has the log once all that was written so far has come: if
+        /// this is said, [`super::Replica::handle_written`] is due when its card has acknowledged
+        /// that.
+        until: Option<Mark>,
+        /// Whether the node is to look at once. If not, it looks soon, as time passes.
+        wakes: bool,
     },
     /// Read bytes of another node's region to the same places of the own, all pieces. Then
     /// [`super::Replica::handle_read`] is due.

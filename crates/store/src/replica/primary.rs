@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::backup::{forget_answers, heard};
 use super::configuration::{Configuration, NoConfiguration, NodeId, value_of};
+use super::history::Mark;
 use super::member::Replica;
 use super::message::{Message, Output};
 use super::region::{COMMITTED_AT, SLOTS, pieces};
@@ -114,10 +115,8 @@ impl Replica {
                 self.outputs.push_back(Output::Disconnect { from });
                 self.outputs.push_back(Output::Connect { to: from });
             }
-            (Message::Synced { .. }, Progress::Syncing(mark)) => {
-                peer.progress = Progress::Live(mark.offset);
-                peer.held_offset = mark.offset;
-                peer.told = Position::NONE;
+            (Message::Synced { in_memory, .. }, Progress::Syncing(mark)) => {
+                peer.begin(mark, in_memory);
                 self.hear_backups(memory);
             }
             _ => self.aside.counters.refused += 1,
@@ -395,6 +394,18 @@ impl Replica {
         }
     }
 
+    /// The card of a backup has acknowledged all that was written to it up to `mark`, over the
+    /// connection that there is. A backup without a disk holds that, though it may not have looked:
+    /// it looks before it answers another primary.
+    pub fn handle_written<M: Memory>(&mut self, memory: &M, to: NodeId, mark: Mark) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let peer = primary.peers.get_mut(&to);
+        if let Some(peer) = peer.filter(|peer| peer.is_live() && peer.in_memory) {
+            peer.hold(mark);
+            self.advance(memory);
+        }
+    }
+
     /// Reads the backups' answers.
     pub(super) fn hear_backups<M: Memory>(&mut self, memory: &M) {
         let Role::Primary(primary) = &mut self.role else { return };
@@ -403,8 +414,7 @@ impl Replica {
             let (held, offset, free_until) = heard(memory, peer.slot);
             // Nobody holds more than there is.
             if held <= last.position && offset <= last.offset && free_until <= last.offset {
-                peer.held = peer.held.max(held);
-                peer.held_offset = peer.held_offset.max(offset);
+                peer.hold(Mark { position: held, offset });
                 peer.free_until = peer.free_until.max(free_until);
             } else {
                 self.aside.counters.refused += 1;
@@ -489,23 +499,34 @@ impl Replica {
 
     /// Writes to the backups what they lack: the log, then what is committed of it. A primary that
     /// serves leaves a quarter of their rings to the first records of later epochs, which come
-    /// before what lies there can be committed.
+    /// before what lies there can be committed. A backup that holds what its card has acknowledged
+    /// need not wake up for it, but to make room in its ring.
     fn write_log(&mut self) {
         let (last, window) = (self.history.last(), self.history.window());
         let ring = self.options.ring_bytes;
         let Role::Primary(primary) = &mut self.role else { return };
         let most = if primary.stage == Stage::Serving { ring - window } else { ring };
         for (node, peer) in &mut primary.peers {
-            let Progress::Live(sent) = peer.progress else { continue };
+            let Progress::Live(mut sent) = peer.progress else { continue };
             let room = (peer.held_offset + window).min(peer.free_until + most);
             let until = last.offset.min(room).max(sent);
+            // What a card acknowledges is known as a mark only where it is all that there is.
+            let mark = (peer.in_memory && until == last.offset).then_some(last);
+            let wakes = mark.is_none() || until >= peer.woken + window / 2;
+            if wakes {
+                peer.woken = until;
+            }
+            let mut write = |at, len, until| {
+                self.outputs.push_back(Output::Write { to: *node, at, len, until, wakes });
+            };
             for (at, len) in pieces(ring, sent, until - sent) {
-                self.outputs.push_back(Output::Write { to: *node, at, len });
+                sent += len;
+                write(at, len, mark.filter(|_| sent == until));
             }
             peer.progress = Progress::Live(until);
             if self.committed > peer.told {
                 peer.told = self.committed;
-                self.outputs.push_back(Output::Write { to: *node, at: COMMITTED_AT, len: 8 });
+                write(COMMITTED_AT, 8, None);
             }
         }
     }

@@ -85,6 +85,10 @@ pub(super) struct Peer {
     pub(super) free_until: u64,
     /// What it was told to be committed.
     pub(super) told: Position,
+    /// It holds what lies in its ring.
+    pub(super) in_memory: bool,
+    /// Up to which offset it was written to when it was last woken.
+    pub(super) woken: u64,
 }
 
 impl Peer {
@@ -98,7 +102,23 @@ impl Peer {
             held_offset: 0,
             free_until: 0,
             told: Position::NONE,
+            in_memory: false,
+            woken: 0,
         }
+    }
+
+    /// It is written to, from a mark on.
+    pub(super) fn begin(&mut self, mark: Mark, in_memory: bool) {
+        self.progress = Progress::Live(mark.offset);
+        (self.held_offset, self.woken) = (mark.offset, mark.offset);
+        self.told = Position::NONE;
+        self.in_memory = in_memory;
+    }
+
+    /// It holds the log up to a mark at least.
+    pub(super) fn hold(&mut self, mark: Mark) {
+        self.held = self.held.max(mark.position);
+        self.held_offset = self.held_offset.max(mark.offset);
     }
 
     pub(super) fn is_live(&self) -> bool {

@@ -94,6 +94,39 @@ fn a_history_that_does_not_come_is_done_without() {
     state.assert_equal_stores();
 }
 
+/// A change is acknowledged though none of the backups has looked at it: the card of one has it in
+/// its ring. The next primary finds it there.
+#[test]
+fn a_card_s_word_suffices() {
+    let mut state = State::new(Group { cards_tell: true, ..GROUP });
+    state.write(A);
+    state.act(&Action::Arrive(A, C));
+    assert_eq!(state.acknowledged.len(), 1);
+    assert!(state.nodes[&C].is_dirty);
+    state.act(&Action::Crash(A));
+    state.act(&Action::Expire);
+    state.settle();
+    state.assert_equal_stores();
+    assert_eq!(state.stores()[0].len(), 1);
+}
+
+/// A node that keeps the log on a disk holds what it has there, whatever its card says.
+#[test]
+fn a_card_s_word_is_none_of_a_disk_s() {
+    let options = Options { waits_for_disk: true, ..OPTIONS };
+    let mut state = State::new(Group { cards_tell: true, options, ..GROUP });
+    for node in [B, C] {
+        state.node(node).unwrap().disk_hangs = true;
+    }
+    state.write(A);
+    state.settle();
+    assert!(state.acknowledged.is_empty());
+    state.node(B).unwrap().disk_hangs = false;
+    state.with(B, |_| {});
+    state.settle();
+    assert_eq!(state.acknowledged.len(), 1);
+}
+
 /// The primary dies after its change was acknowledged: the client asks its successor again.
 #[test]
 fn a_request_that_is_repeated_takes_effect_once() {
@@ -177,7 +210,7 @@ fn what_makes_no_sense_is_counted_and_changes_nothing() {
         let message = Message::Sync { epoch: 1, from: mark, slot: 255 };
         state.with(B, |node| node.replica.handle_message(&node.region, from, message));
     }
-    let stray = [Message::Synced { epoch: 1 }, Message::Fetch { epoch: 0 }];
+    let stray = [Message::Synced { epoch: 1, in_memory: true }, Message::Fetch { epoch: 0 }];
     for message in stray {
         state.with(B, |node| node.replica.handle_message(&node.region, C, message));
     }

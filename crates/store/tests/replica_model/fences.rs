@@ -95,7 +95,7 @@ fn a_backup_answers_when_it_has_fenced() {
     assert_eq!(outputs(&mut replica), [Output::Fence { epoch: 2 }]);
     // The primary of before still writes.
     for packet in &state.links[&(A, B)].packets {
-        if let Packet::Write(at, bytes) = packet {
+        if let Packet::Write(at, bytes, _) = packet {
             region.write(*at, bytes);
         }
     }

@@ -41,7 +41,7 @@ const OPTIONS: Options = Options {
 #[derive(Clone, Debug, PartialEq, Hash)]
 enum Packet {
     Message(Message),
-    Write(u64, Vec<u8>),
+    Write(u64, Vec<u8>, Option<Mark>),
     Store(Snapshot, Vec<(u64, u8)>),
 }
 
@@ -123,6 +123,8 @@ struct State {
     pairs: Vec<(u8, u8)>,
     /// READs take for ever.
     holds_reads: bool,
+    /// Cards acknowledge what comes, and so do not wait for nodes to look.
+    cards_tell: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -165,6 +167,8 @@ struct Group {
     in_bursts: bool,
     /// Writes come in pairs, each a transaction.
     transacts: bool,
+    /// Cards acknowledge what comes.
+    cards_tell: bool,
     options: Options,
     /// A rule that nobody keeps.
     without: Option<Rule>,
@@ -196,6 +200,7 @@ impl State {
             amid: None,
             pairs: vec![],
             holds_reads: false,
+            cards_tell: group.cards_tell,
         };
         for name in names {
             state.with(name, |node| node.replica.handle_time(0));
@@ -310,9 +315,9 @@ impl State {
                 let message = self.as_sent(message);
                 self.send(name, to, Packet::Message(message));
             }
-            Output::Write { to, at, len } => {
+            Output::Write { to, at, len, until, .. } => {
                 let bytes = self.nodes[&name].region.bytes(at, len);
-                self.send(name, to, Packet::Write(at, bytes));
+                self.send(name, to, Packet::Write(at, bytes, until));
             }
             Output::Read { from, pieces } => {
                 if self.holds_reads || !self.links.contains_key(&(name, from)) {
@@ -396,12 +401,17 @@ impl State {
     fn arrive(&mut self, from: NodeId, to: NodeId, count: usize) {
         let is_prompt = self.is_prompt;
         for _ in 0..count {
-            let packet = self.links.get_mut(&(from, to)).and_then(|link| link.packets.pop_front());
+            let Some(link) = self.links.get_mut(&(from, to)) else { return };
+            let (epoch, packet) = (link.epoch, link.packets.pop_front());
+            let until = match packet {
+                Some(Packet::Write(.., until)) => until.filter(|_| self.cards_tell),
+                _ => None,
+            };
             self.with(to, |node| match packet {
                 Some(Packet::Message(message)) => {
                     node.replica.handle_message(&node.region, from, message);
                 }
-                Some(Packet::Write(at, bytes)) => {
+                Some(Packet::Write(at, bytes, _)) => {
                     node.region.write(at, &bytes);
                     node.is_dirty = !is_prompt;
                     if is_prompt {
@@ -415,6 +425,16 @@ impl State {
                 }
                 Some(Packet::Store(..)) | None => {}
             });
+            if let Some(until) = until {
+                self.acknowledge(from, to, epoch, until);
+            }
+        }
+    }
+
+    /// A card says that a node's ring has the log up to a mark, over a connection of this epoch.
+    fn acknowledge(&mut self, name: NodeId, by: NodeId, epoch: u32, until: Mark) {
+        if self.links.get(&(by, name)).is_some_and(|link| link.epoch == epoch) {
+            self.with(name, |node| node.replica.handle_written(&node.region, by, until));
         }
     }
 
@@ -566,6 +586,7 @@ const GROUP: Group = Group {
     is_prompt: false,
     in_bursts: false,
     transacts: false,
+    cards_tell: false,
     options: OPTIONS,
     without: None,
 };
@@ -575,6 +596,7 @@ const ONE_CHANGE: Group = Group { expiries: 1, ..IN_BURSTS };
 const TWO_WRITES: Group = Group { writes: 2, ..ONE_CHANGE };
 const BROKEN_LINK: Group = Group { cuts: 1, ..ONE_CHANGE };
 const TWO_CHANGES: Group = Group { expiries: 2, begins_written: true, ..IN_BURSTS };
+const BY_CARDS: Group = Group { cards_tell: true, is_prompt: false, ..ONE_CHANGE };
 
 /// A primary loses its lease while a write is on its way, and goes on as if it had it.
 #[test]
@@ -594,7 +616,8 @@ fn a_lease_that_comes_back_does_not_bring_the_epoch_back() {
 /// Orders by chance, the same each time, in which nothing has to come in bursts.
 #[test]
 fn some_orders_within_wider_bounds_lose_nothing() {
-    for group in [TWO_WRITES, BROKEN_LINK, TWO_CHANGES, transactions::REPLACED] {
+    let by_cards = Group { cards_tell: true, is_prompt: false, ..BROKEN_LINK };
+    for group in [TWO_WRITES, BROKEN_LINK, TWO_CHANGES, by_cards, transactions::REPLACED] {
         let group = Group { in_bursts: false, begins_written: false, ..group };
         let checker = group.checker().target_state_count(STATES);
         checker.spawn_simulation(1, UniformChooser).join().assert_properties();
@@ -605,6 +628,12 @@ fn some_orders_within_wider_bounds_lose_nothing() {
 #[test]
 fn a_primary_that_is_replaced_between_writes_loses_nothing() {
     assert!(check(TWO_WRITES) > 1000);
+}
+
+/// What a card has acknowledged counts as held, whether its node has looked or not.
+#[test]
+fn what_cards_have_acknowledged_is_not_lost() {
+    assert!(check(BY_CARDS) > 1000);
 }
 
 /// A link is lost with what is on it, and made anew.

@@ -1,6 +1,7 @@
 //! What is measured: groups of nodes, one node alone, Redis with a replica; all on loopback.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -8,10 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use remora::Device;
+use remora::fabric::FABRIC_VARIABLE;
+use remora::message::SOCKET_VARIABLE;
 use remora_cluster::etcd::{EtcdGroup, overview};
 use remora_command::folder::Folder;
 use serde::Deserialize;
 
+use super::super::daemon_process::Daemon;
 use super::super::program::{Program, cpu_s, free_tcp_port, has_tcp_listener};
 use super::by_card::ByCard;
 use super::load::{Ask, Load, Work};
@@ -35,7 +39,8 @@ const LONG: &str = "5";
 
 /// The group that is measured.
 fn terms(members: u8, lease: &str) -> Terms<'_> {
-    Terms { cluster: "bench", group: "a", members, lease, memory: MEMORY, folder: None }
+    let (cluster, group, memory) = ("bench", "a", MEMORY);
+    Terms { cluster, group, members, lease, memory, folder: None, variables: &[] }
 }
 
 /// Something that takes Redis' commands, and whose processes end with this value.
@@ -43,8 +48,10 @@ pub(super) struct Bed {
     pub(super) front: SocketAddr,
     /// Where clients over the card reach it, unless it has none.
     card: Option<SocketAddr>,
-    /// The processes that have the data: the one that serves, then the others.
+    /// The processes that have the data: the one that serves, with its card, then the others.
     servers: Vec<u32>,
+    /// How many of them are of the one that serves.
+    serving: usize,
     _processes: Processes,
 }
 
@@ -62,20 +69,35 @@ pub(super) struct Group {
     etcd: Etcd,
     /// Where the nodes' logs are, if they have any.
     _folder: Option<Folder>,
+    /// Whose card the nodes share, unless each has its own.
+    daemon: Option<Daemon>,
 }
 
 impl Group {
     /// Starts a group with this lease, in seconds, and waits until it serves.
     pub(super) fn start(members: u8, lease: &'static str) -> Result<Group> {
-        Group::start_in(None, members, lease)
+        Group::start_in(None, None, members, lease)
     }
 
-    fn start_in(folder: Option<Folder>, members: u8, lease: &'static str) -> Result<Group> {
+    fn start_in(
+        folder: Option<Folder>,
+        daemon: Option<Daemon>,
+        members: u8,
+        lease: &'static str,
+    ) -> Result<Group> {
         let mut etcd = Etcd::start()?;
         etcd.wait(&AtomicBool::new(false))?;
-        let terms = Terms { folder: folder.as_ref().map(Folder::path), ..terms(members, lease) };
+        let socket = daemon.as_ref().map(Daemon::socket);
+        let variables = socket.as_ref().map(|socket| {
+            [(SOCKET_VARIABLE, socket.as_os_str()), (FABRIC_VARIABLE, OsStr::new("auto"))]
+        });
+        let terms = Terms {
+            folder: folder.as_ref().map(Folder::path),
+            variables: variables.as_ref().map_or(&[], |pairs| &pairs[..]),
+            ..terms(members, lease)
+        };
         let nodes = start_nodes(&etcd.url, terms, members)?;
-        let group = Group { nodes, members, lease, etcd, _folder: folder };
+        let group = Group { nodes, members, lease, etcd, _folder: folder, daemon };
         group.primary()?;
         Ok(group)
     }
@@ -123,23 +145,32 @@ pub(super) fn front(node: &Node) -> Result<SocketAddr> {
 }
 
 impl Bed {
-    /// A group of so many nodes.
+    /// A group of so many nodes that share a card.
     pub(super) fn group(members: u8) -> Result<Bed> {
+        let daemon = Daemon::start(None, "auto")?;
+        Bed::of(Group::start_in(None, Some(daemon), members, LONG)?)
+    }
+
+    /// A group of so many nodes with a card each, which are connected by UDP.
+    pub(super) fn group_apart(members: u8) -> Result<Bed> {
         Bed::of(Group::start(members, LONG)?)
     }
 
     /// A group of three that acknowledges what is on the disks of two.
     pub(super) fn group_on_disks() -> Result<Bed> {
-        Bed::of(Group::start_in(Some(Folder::new("bench-logs")?), 3, LONG)?)
+        Bed::of(Group::start_in(Some(Folder::new("bench-logs")?), None, 3, LONG)?)
     }
 
     fn of(group: Group) -> Result<Bed> {
         let primary = group.primary()?;
         let node = &group.nodes[primary];
-        let (front, card) = (front(node)?, Some(node.ready.store.parse()?));
+        let (front, card) =
+            (front(node)?, node.ready.store.as_deref().map(str::parse).transpose()?);
         let mut servers: Vec<_> = group.nodes.iter().map(|node| node.process.id()).collect();
         servers.swap(0, primary);
-        Ok(Bed { front, card, servers, _processes: Processes::Group(group) })
+        servers.splice(1..1, group.daemon.as_ref().map(Daemon::id));
+        let serving = 1 + usize::from(group.daemon.is_some());
+        Ok(Bed { front, card, servers, serving, _processes: Processes::Group(group) })
     }
 
     /// A store that is no node of a group.
@@ -162,7 +193,7 @@ impl Bed {
         let ready: Ready = serde_json::from_str(&process.line_within(PATIENCE)?)?;
         let front = *ready.redis.first().context("a store without a front")?;
         let (card, servers) = (Some(ready.store), vec![process.id()]);
-        Ok(Bed { front, card, servers, _processes: Processes::One(process) })
+        Ok(Bed { front, card, servers, serving: 1, _processes: Processes::One(process) })
     }
 
     /// `redis-server` with a replica that follows it.
@@ -185,7 +216,7 @@ impl Bed {
         let front = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let servers = vec![first.id()?, second.id()?];
         let _processes = Processes::Redis(([first, second], folder));
-        let bed = Bed { front, card: None, servers, _processes };
+        let bed = Bed { front, card: None, servers, serving: 1, _processes };
         let (start, work) = (Instant::now(), Work { keys: 1, value: 1 });
         // WAIT has an answer that is not 1 until the replica follows.
         while bed.load(1)?.latency(Ask::PutAndWait, work, 0, 1).is_err() {
@@ -205,8 +236,8 @@ impl Bed {
         ByCard::connect(device, self.card.context("a server without a card")?)
     }
 
-    /// Thousands of requests a second of processor time: of the process that serves, and of all
-    /// that have the data. The last one is by the clock, as `run` measures it.
+    /// Thousands of requests a second of processor time: of the process that serves, with its card,
+    /// and of all that have the data. The last one is by the clock, as `run` measures it.
     pub(super) fn rates(
         &self,
         requests: usize,
@@ -217,6 +248,6 @@ impl Bed {
         let wall = run()?;
         let spent: Vec<_> = spent()?.iter().zip(before).map(|(now, then)| now - then).collect();
         let of = |cpu: f64| requests as f64 / cpu.max(0.01) / 1e3;
-        Ok([of(spent[0]), of(spent.iter().sum()), wall])
+        Ok([of(spent[..self.serving].iter().sum()), of(spent.iter().sum()), wall])
     }
 }

@@ -20,14 +20,18 @@ const ETCD_PART: usize = 4;
 const VALUE: usize = 64;
 
 const LATENCY: &str = "put_r3_latency";
-/// The same, where the client calls a kernel over the card.
-const KERNEL: &str = "put_r3_kernel";
 /// The rows of each rate: by the time of the process that serves, by that of all nodes, and by the
 /// clock.
-const RATES: [([&str; 3], Ask, f64); 2] = [
-    (["put_r3_rate", "put_r3_rate_all", "put_r3_rate_wall"], Ask::Put, 0.7),
-    (["get_r3", "get_r3_all", "get_r3_wall"], Ask::Get, 0.97),
+const RATES: [([&str; 3], Ask, Target); 2] = [
+    (["put_r3_rate", "put_r3_rate_all", "put_r3_rate_wall"], Ask::Put, Target::AtLeast(0.7)),
+    (["get_r3", "get_r3_all", "get_r3_wall"], Ask::Get, Target::AtLeast(0.97)),
 ];
+/// The same, where each node has a card of its own.
+const LATENCY_APART: &str = "put_r3_latency_apart";
+const RATES_APART: [&str; 3] =
+    ["put_r3_rate_apart", "put_r3_rate_apart_all", "put_r3_rate_apart_wall"];
+/// Such a group's latency, where the client calls a kernel over the card.
+const KERNEL: &str = "put_r3_kernel";
 /// So much longer is a run whose processor time counts: the kernel tells that in steps of 10 ms.
 const LONGER: usize = 5;
 const WAIT: &str = "valkey_wait1";
@@ -36,10 +40,8 @@ const FSYNC: &str = "put_r3_fsync";
 /// Measures the rows that are wanted.
 pub(super) fn measure_all(is_wanted: &dyn Fn(&str) -> bool, extent: Extent) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    let names = RATES.iter().flat_map(|(names, ..)| names).chain([&LATENCY, &KERNEL]);
-    if names.into_iter().any(|name| is_wanted(name)) {
-        beside_one(is_wanted, extent, &mut rows)?;
-    }
+    sharing(is_wanted, extent, &mut rows).context("cannot measure nodes that share a card")?;
+    apart(is_wanted, extent, &mut rows).context("cannot measure nodes with a card each")?;
     if is_wanted(WAIT) {
         rows.push(beside_redis(extent).context("cannot measure valkey_wait1")?);
     }
@@ -53,19 +55,38 @@ fn work(extent: Extent) -> Work {
     Work { keys: extent.keys, value: VALUE }
 }
 
-/// A group of three beside one node.
-fn beside_one(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<Row>) -> Result<()> {
+/// A group of three that share a card beside one node.
+fn sharing(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<Row>) -> Result<()> {
+    let rates = RATES.into_iter().filter(|(names, ..)| names.iter().any(|name| is_wanted(name)));
+    let wanted: Vec<_> = rates.collect();
+    if wanted.is_empty() && !is_wanted(LATENCY) {
+        return Ok(());
+    }
     let (group, one) = (Bed::group(3)?, Bed::one()?);
     for bed in [&group, &one] {
         bed.load(1)?.fill(work(extent))?;
     }
     if is_wanted(LATENCY) {
-        let (mut ours, mut theirs) = (group.load(1)?, one.load(1)?);
-        let run = |load: &mut Load| load.latency(Ask::Put, work(extent), 0, extent.calls);
-        let target = Target::AtMost(2.0);
-        let (ours, theirs) = (Box::new(|| run(&mut ours)), Box::new(|| run(&mut theirs)));
-        let case = Case::latency(LATENCY, "put, one node", target, ours, theirs);
-        rows.push(measure(case, extent.runs)?);
+        rows.push(latency(LATENCY, Target::AtMost(2.0), extent, &group, &one)?);
+    }
+    for (names, ask, target) in wanted {
+        rows.extend(self::rates(names, ask, target, extent, [&group, &one])?);
+    }
+    Ok(())
+}
+
+/// A group of three with a card each beside one node.
+fn apart(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<Row>) -> Result<()> {
+    let wants_rates = RATES_APART.iter().any(|name| is_wanted(name));
+    if !(wants_rates || is_wanted(LATENCY_APART) || is_wanted(KERNEL)) {
+        return Ok(());
+    }
+    let (group, one) = (Bed::group_apart(3)?, Bed::one()?);
+    for bed in [&group, &one] {
+        bed.load(1)?.fill(work(extent))?;
+    }
+    if is_wanted(LATENCY_APART) {
+        rows.push(latency(LATENCY_APART, Target::Any, extent, &group, &one)?);
     }
     if is_wanted(KERNEL) {
         let device = Device::open()?;
@@ -76,12 +97,24 @@ fn beside_one(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<R
         let case = Case::latency(KERNEL, "put by kernel, one node", target, ours, theirs);
         rows.push(measure(case, extent.runs)?);
     }
-    for (names, ask, least) in RATES {
-        if names.iter().any(|name| is_wanted(name)) {
-            rows.extend(rates(names, ask, least, extent, &group, &one)?);
-        }
+    if wants_rates {
+        rows.extend(rates(RATES_APART, Ask::Put, Target::Any, extent, [&group, &one])?);
     }
     Ok(())
+}
+
+/// A put's.
+fn latency(
+    name: &'static str,
+    target: Target,
+    extent: Extent,
+    group: &Bed,
+    one: &Bed,
+) -> Result<Row> {
+    let (mut ours, mut theirs) = (group.load(1)?, one.load(1)?);
+    let run = |load: &mut Load| load.latency(Ask::Put, work(extent), 0, extent.calls);
+    let (ours, theirs) = (Box::new(|| run(&mut ours)), Box::new(|| run(&mut theirs)));
+    measure(Case::latency(name, "put, one node", target, ours, theirs), extent.runs)
 }
 
 /// A rate by the processor time of the process that serves, which is what a node of its own machine
@@ -90,16 +123,15 @@ fn beside_one(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<R
 fn rates(
     names: [&'static str; 3],
     ask: Ask,
-    least: f64,
+    target: Target,
     extent: Extent,
-    group: &Bed,
-    one: &Bed,
+    beds: [&Bed; 2],
 ) -> Result<Vec<Row>> {
     let requests = extent.requests * LONGER;
     // Those of the group, and of one node, for each row.
     let mut taken = [const { [const { Vec::new() }; 2] }; 3];
     for _ in 0..extent.runs {
-        for (side, bed) in [group, one].into_iter().enumerate() {
+        for (side, bed) in beds.into_iter().enumerate() {
             let mut load = bed.load(CONNECTIONS)?;
             let run = || load.rate((ask, ask, 0.0), work(extent), IN_FLIGHT, requests);
             let rates = bed.rates(requests, run);
@@ -107,8 +139,7 @@ fn rates(
             taken.iter_mut().zip(rates).for_each(|(row, rate)| row[side].push(rate));
         }
     }
-    let kinds =
-        [("K/CPU s", Target::AtLeast(least)), ("K/CPU s", Target::Any), ("K/s", Target::Any)];
+    let kinds = [("K/CPU s", target), ("K/CPU s", Target::Any), ("K/s", Target::Any)];
     let mut rows = Vec::new();
     for ((name, (unit, target)), [ours, theirs]) in names.into_iter().zip(kinds).zip(taken) {
         let (ours, spread) = (Spread::of(ours), Spread::of(theirs));

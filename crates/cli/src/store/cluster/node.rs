@@ -51,7 +51,8 @@ const NUMBER_BITS: u32 = 53;
 /// A node that serves. Its clients go first, and what waits for the group last.
 struct Member {
     fronts: Server,
-    ways: CardWays,
+    /// Not on a card that other processes share: it does not run the store's kernels.
+    ways: Option<CardWays>,
     node: Node<Region>,
     slots: Arc<Slots<Region>>,
     /// What the group's nodes have agreed on, whatever this one was told.
@@ -114,12 +115,13 @@ impl Member {
         let stats = fronts.stats.clone();
         let fronts = Server::start(&fronts, Arc::new(served), keeper)?;
         let memory = (places.for_clients, places.for_chains);
-        let ways = CardWays::start(&slots, memory, options.door.clone(), &stats)?;
+        let ways = || CardWays::start(&slots, memory, options.door.clone(), &stats);
+        let ways = (!device.is_attached()).then(ways).transpose()?;
         let card = group.address();
         let etcd = etcd.announce(Address {
             card,
             redis: reachable(fronts.redis(), card.ip(), "--redis"),
-            store: Some(ways.address()),
+            store: ways.as_ref().map(CardWays::address),
             memcached: reachable(fronts.memcached(), card.ip(), "--memcached"),
             memory: Some(store.limit()),
             last: keeping.as_ref().and_then(Keeping::last),
@@ -133,8 +135,7 @@ impl Member {
         };
         // (What others of the group have is there later: it stays as it is.)
         are_as_asked(node.store(), &options.tablespaces)?;
-        let password = options.fronts.password.clone();
-        let mover = Mover::start(slots.clone(), Box::new(map), password)?;
+        let mover = Mover::start(slots.clone(), Box::new(map), options.fronts.password.clone())?;
         Ok(Member { fronts, ways, node, slots, terms, _mover: mover })
     }
 
@@ -142,10 +143,11 @@ impl Member {
         let group = self.node.group();
         let (me, card) = (group.status().me, group.address());
         let (redis, memcached) = (self.fronts.redis(), self.fronts.memcached());
+        let ways = self.ways.as_ref().map(CardWays::address);
         if json {
             return output::json_line(&json!({
                 "cluster": name, "group": args.group, "node": me.to_string(),
-                "card": card.to_string(), "store": self.ways.address().to_string(),
+                "card": card.to_string(), "store": ways.map(|at| at.to_string()),
                 "redis": redis, "memcached": memcached,
                 "records": self.node.recovery().map(|found| found.log.records),
                 "lease_ms": self.terms.lease.as_millis() as u64,
@@ -156,7 +158,9 @@ impl Member {
         println!("Node {me} of group {group} of the cluster {name}: its card is at {card}.");
         let Terms { lease, ring_bytes, .. } = self.terms;
         println!("The group has a lease of {lease:?} and a ring of {}.", output::bytes(ring_bytes));
-        println!("Clients over the card: {}.", self.ways.address());
+        if let Some(at) = ways {
+            println!("Clients over the card: {at}.");
+        }
         redis.iter().for_each(|at| println!("Redis’ clients: TCP {at}."));
         memcached.iter().for_each(|at| println!("memcached’s clients: TCP {at}."));
         if let Some(found) = self.node.recovery() {

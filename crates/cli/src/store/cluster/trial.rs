@@ -1,6 +1,6 @@
 //! A cluster on loopback, with an etcd of its own: to try, and for `remora bench cluster`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,6 +14,7 @@ use remora_command::folder::Folder;
 use remora_command::stop::Interrupted;
 use remora_command::{failure, output, stop};
 use remora_store::front::slots::{Range, SLOTS};
+use remora_store::way::door::PORT;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -27,6 +28,8 @@ use crate::child::Helper;
 const NAME: &str = "try";
 /// How long etcd, and then the group, may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Ports from one node's to the next one's: each has a second one for the other nodes.
+const PORTS: u16 = 20;
 /// How often is looked whether something has come about.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -53,7 +56,7 @@ pub(crate) struct Ready {
     group: String,
     pub(crate) node: String,
     /// Where the card's clients reach it.
-    pub(crate) store: String,
+    pub(crate) store: Option<String>,
     /// Where Redis' clients reach it.
     pub(crate) redis: Vec<String>,
     memcached: Vec<String>,
@@ -73,6 +76,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) memory: &'a str,
     /// A folder in which each node has one of its own for its log, with `--fsync always`.
     pub(crate) folder: Option<&'a Path>,
+    /// What the nodes have in their environment beside what this process has.
+    pub(crate) variables: &'a [(&'a str, &'a OsStr)],
 }
 
 impl Try {
@@ -93,6 +98,7 @@ impl Try {
                 lease: &lease,
                 memory: &memory,
                 folder: None,
+                variables: &[],
             };
             nodes.extend(start_nodes(&etcd.url, terms, self.nodes)?);
             match wait_for_primary(&etcd.cluster(), &group, &stop)? {
@@ -160,9 +166,10 @@ impl Try {
         ]);
         for node in nodes {
             let part = if primaries.contains(&node.ready.node) { "primary" } else { "" };
+            let card = node.ready.store.as_deref().unwrap_or("–");
             let process = node.process.id().to_string();
-            let Ready { group, node, store, redis, memcached } = &node.ready;
-            table.add_row([group, node, &process, store, &redis[0], &memcached[0], part]);
+            let Ready { group, node, redis, memcached, .. } = &node.ready;
+            table.add_row([group, node, &process, card, &redis[0], &memcached[0], part]);
         }
         let (url, folder) = (&etcd.url, etcd.folder.path().display());
         println!(
@@ -174,13 +181,12 @@ impl Try {
         if let Some(node) = first {
             let (_, port) = node.ready.redis[0].rsplit_once(':').unwrap_or_default();
             println!("Try: redis-cli -c -p {port} set greeting hello");
-            println!("     remora store get {} greeting", node.ready.store);
+            let card = node.ready.store.iter();
+            card.for_each(|card| println!("     remora store get {card} greeting"));
             println!("     remora store cluster watch {NAME} --etcd {url}");
             if self.nodes > 1 {
-                println!(
-                    "     kill -9 {}        the primary: another node takes over",
-                    node.process.id()
-                );
+                let process = node.process.id();
+                println!("     kill -9 {process}        the primary: another node takes over");
             }
         }
         let (more, memory) = (format!("--cluster {NAME} --etcd {url}"), self.memory);
@@ -210,6 +216,13 @@ fn wait_until(
     Ok(true)
 }
 
+/// A port that no other node of this process has had: they may share a card, and so an address.
+fn free_port() -> u16 {
+    static NODES: AtomicU16 = AtomicU16::new(0);
+    let node = NODES.fetch_add(1, Ordering::Relaxed) % ((u16::MAX - PORT) / PORTS);
+    PORT + node * PORTS
+}
+
 /// Starts so many nodes of a group, and waits until they are there.
 ///
 /// # Errors
@@ -237,7 +250,8 @@ pub(crate) fn start_nodes(url: &str, terms: Terms<'_>, count: u8) -> Result<Vec<
             args.extend(["--fsync", "always", "--dir"].map(OsString::from));
             args.push(own.into());
         }
-        Helper::start(&args)
+        args.extend([OsString::from("--port"), free_port().to_string().into()]);
+        Helper::start_with(terms.variables, &args)
     };
     let started: Vec<_> = (0..count).map(start).collect::<Result<_>>()?;
     let ready = |mut process: Helper| {

@@ -84,6 +84,16 @@ fn keys_are_set_read_and_removed() {
     assert_eq!(succeed(["store", "get", &node, "greeting", "--if-value", "bye"]), "bye");
     succeed(["store", "put", &node, "brief", "x", "--expire", "0"]);
     assert!(fail(["store", "get", &node, "brief"]).contains("no key `brief`"));
+    // What is put anew does not end with what was there; what is put behind it does.
+    let ends = || {
+        let about = succeed(["store", "get", &node, "fading", "--json"]);
+        serde_json::from_str::<Value>(&about).unwrap()["expires_ms"].is_u64()
+    };
+    succeed(["store", "put", &node, "fading", "x", "--expire", "1000"]);
+    succeed(["store", "put", &node, "fading", "y", "--append"]);
+    assert!(ends());
+    succeed(["store", "put", &node, "fading", "z"]);
+    assert!(!ends());
     assert_eq!(succeed(["store", "delete", &node, "greeting", "none"]), "1 of 2 keys deleted\n");
     assert!(!run(["store", "delete", &node, "greeting"]).status.success());
 }

@@ -102,7 +102,8 @@ pub(super) struct Put {
     /// Put the value behind the one that is there
     #[arg(long)]
     append: bool,
-    /// Seconds after which the key expires [default: as the tablespace has it]
+    /// Seconds after which the key expires [default: as the tablespace has it; with --append, as
+    /// it was]
     #[arg(long, value_name = "SECONDS", value_parser = in_seconds)]
     expire: Option<u64>,
     /// The client's own flags
@@ -118,8 +119,12 @@ impl Put {
             (_, true) => Condition::Present,
             _ => self.holds.condition(&plan),
         };
-        let expires_ms = self.expire.unwrap_or(EXPIRY_KEPT);
-        let placement = if self.append { Placement::Append } else { Placement::Set };
+        let (placement, without) = match self.append {
+            true => (Placement::Append, EXPIRY_KEPT),
+            // As the tablespace has it.
+            false => (Placement::Set, 0),
+        };
+        let expires_ms = self.expire.unwrap_or(without);
         let how = client::Put { condition, placement, flags: self.flags, expires_ms };
         let key = self.key.as_bytes();
         let set = self.store.with(|client| Ok(client.put_with(key, &value, &how)?))?;

@@ -16,6 +16,9 @@ fn nobody_is_locked_out_when_the_password_is_taken_away() {
     packed.send(binary(0x20, &[], b"", b""));
     assert_eq!(answer(&mut packed).1, 0);
     one.ask("AUTH secret\r\nCONFIG SET requirepass \"\"\r\n", "+OK\r\n+OK\r\n");
+    let refused = "-ERR CONFIG SET failed (possibly related to argument 'requirepass') - \
+                   it is not UTF-8\r\n";
+    one.ask("CONFIG SET requirepass \"\\xff\\xfe\"\r\n", refused);
     other.ask("GET k\r\n", "$-1\r\n");
     text.ask("get k\r\n", "END\r\n");
     packed.send(binary(0, &[], b"k", b""));

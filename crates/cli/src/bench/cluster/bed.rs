@@ -13,6 +13,7 @@ use remora::fabric::FABRIC_VARIABLE;
 use remora::message::SOCKET_VARIABLE;
 use remora_cluster::etcd::{EtcdGroup, overview};
 use remora_command::folder::Folder;
+use rustix::fs::{FsWord, statfs};
 use serde::Deserialize;
 
 use super::super::daemon_process::Daemon;
@@ -28,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 /// A key that no measurement reads.
 const NOBODYS: u64 = 999_999_999_999;
+/// What `statfs` says of a file system in memory (statfs(2)).
+const TMPFS_MAGIC: FsWord = 0x0102_1994;
 /// Memory of a store.
 const MEMORY: &str = "256M";
 
@@ -158,7 +161,15 @@ impl Bed {
 
     /// A group of three that acknowledges what is on the disks of two.
     pub(super) fn group_on_disks() -> Result<Bed> {
-        Bed::of(Group::start_in(Some(Folder::new("bench-logs")?), None, 3, LONG)?)
+        let folder = Folder::new("bench-logs")?;
+        let path = folder.path();
+        let system = statfs(path).with_context(|| format!("cannot look at {}", path.display()))?;
+        ensure!(
+            system.f_type != TMPFS_MAGIC,
+            "{} is in memory, and to sync it costs nothing: set TMPDIR to a folder on a disk",
+            path.display()
+        );
+        Bed::of(Group::start_in(Some(folder), None, 3, LONG)?)
     }
 
     fn of(group: Group) -> Result<Bed> {

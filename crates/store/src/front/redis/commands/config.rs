@@ -202,8 +202,9 @@ fn set(call: &mut Call<'_>) -> Done {
             return Err(failed("duplicate parameter"));
         }
         let set = parameter.set.ok_or_else(|| failed("can't set immutable config"))?;
-        let text = String::from_utf8_lossy(call.at(index + 1)).into_owned();
-        changes.push((name.clone(), (parameter.show)(&call.turn.server), set, text));
+        // (Of other bytes, a password could not be given again.)
+        let text = str::from_utf8(call.at(index + 1)).map_err(|_| failed("it is not UTF-8"))?;
+        changes.push((name.clone(), (parameter.show)(&call.turn.server), set, text.to_owned()));
     }
     // All or none: what was set before the one that fails is set back.
     for at in 0..changes.len() {

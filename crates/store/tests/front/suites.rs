@@ -138,6 +138,40 @@ fn client_of_node() {
     node_client(&[&server.redis()[0].port().to_string()]);
 }
 
+/// The programs of libmemcached that are clients by its library: memcapable and memcaslap, below,
+/// have sockets of their own.
+#[test]
+fn libmemcacheds_own_clients() {
+    let server = serve(&options());
+    let servers = format!("--servers={}", address(&server));
+    // (memccp puts a file under its name.)
+    let name = format!("remora-carried-{}", std::process::id());
+    let file = std::env::temp_dir().join(&name);
+    std::fs::write(&file, "of two lines\r\nEND\r\n").unwrap();
+    for protocol in [None, Some("--binary")] {
+        let of = |program: &str, words: &[&str]| {
+            run(Command::new(program).arg(&servers).args(protocol).args(words))
+        };
+        let steps: [(&str, &[&str], bool, &str); 9] = [
+            ("memcping", &[], true, ""),
+            ("memccp", &[file.to_str().unwrap()], true, ""),
+            ("memccat", &[&name], true, "of two lines\r\nEND"),
+            ("memcexist", &[&name], true, ""),
+            ("memctouch", &["--expire=1000", &name], true, ""),
+            ("memcstat", &[], true, "curr_items: 1"),
+            ("memcrm", &[&name], true, ""),
+            ("memcexist", &[&name], false, ""),
+            ("memcflush", &[], true, ""),
+        ];
+        for (program, words, succeeds, says) in steps {
+            let Some((passed, text)) = of(program, words) else { return };
+            let is_right = passed == succeeds && text.contains(says);
+            assert!(is_right, "{program} {words:?} {protocol:?}: {passed}, {text}");
+        }
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
 /// libmemcached's load, each of whose values is compared with what was set.
 #[test]
 fn memcaslap() {

@@ -152,8 +152,7 @@ fn libmemcacheds_own_clients() {
         let of = |program: &str, words: &[&str]| {
             run(Command::new(program).arg(&servers).args(protocol).args(words))
         };
-        let steps: [(&str, &[&str], bool, &str); 9] = [
-            ("memcping", &[], true, ""),
+        let steps: [(&str, &[&str], bool, &str); 8] = [
             ("memccp", &[file.to_str().unwrap()], true, ""),
             ("memccat", &[&name], true, "of two lines\r\nEND"),
             ("memcexist", &[&name], true, ""),

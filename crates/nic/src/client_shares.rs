@@ -150,10 +150,13 @@ impl<L: Line> Shares<L> {
         }
     }
 
-    /// The clock of a client, which is not in the past if it comes back now.
+    /// The clock of a client, which is not in the past if it comes back now. (One that stands in
+    /// line may be behind, by as much as its turns cost more than others'.)
     pub(crate) fn clock(&self, client: u16) -> u128 {
-        let own = self.clients.get(usize::from(client)).map_or(0, |of| of.clock);
-        own.max(self.now)
+        match self.clients.get(usize::from(client)) {
+            Some(of) if of.in_line || self.current == Some(client) => of.clock,
+            of => of.map_or(0, |of| of.clock).max(self.now),
+        }
     }
 
     /// Do turns of others come before what a client is to be given beside its turns?
@@ -170,7 +173,7 @@ impl<L: Line> Shares<L> {
         let clock = self.clock(client);
         // Nobody owes anything for what nobody else has wanted.
         if !self.comes_later(client) {
-            self.now = clock;
+            self.now = self.now.max(clock);
         }
         let of = self.of(client);
         of.clock = clock + u128::from(cost) * TICKS / (u128::from(of.more) + 1);
@@ -407,6 +410,30 @@ mod tests {
                 let most = u64::from(2 * given + 4 * COST);
                 assert!(one.abs_diff(other * u64::from(weight)) <= most, "{one} {other}");
             }
+        }
+    }
+
+    /// A client with long turns waits until the clock of one with short turns is ahead of its own
+    /// by the difference: what its kernels are given meanwhile does not put it to the end again.
+    #[test]
+    fn who_is_given_little_while_it_waits_has_its_turn() {
+        for (long, short, between) in [(16 << 10, 1 << 10, 16), (16 << 10, 8 << 10, 1)] {
+            let mut shares = none();
+            (1..=2).for_each(|client| shares.push(of(client), u32::from(client)));
+            let (mut spent, mut turns) = ([0_u64; 2], 0);
+            for _ in 0..10_000 {
+                let qpn = shares.pop().unwrap();
+                let cost = if qpn == 1 { long } else { short };
+                shares.push(of(qpn as u16), qpn);
+                shares.charge(cost);
+                spent[qpn as usize - 1] += u64::from(cost);
+                turns += u32::from(qpn == 2);
+                if qpn == 2 && turns % between == 0 && !shares.comes_later(1) {
+                    shares.charge_beside(1, 512);
+                    spent[0] += 512;
+                }
+            }
+            assert!(spent[0].abs_diff(spent[1]) <= u64::from(2 * long), "{spent:?}");
         }
     }
 

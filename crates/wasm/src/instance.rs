@@ -219,10 +219,10 @@ async fn live(module: &Linked, finished: &Finished) -> wasmtime::Result<core::co
         let fuel = left.saturating_mul(STEP_INSTRUCTIONS);
         store.set_fuel(fuel)?;
         store.data_mut().begin(context);
-        let status = kernel.call_async(&mut store, ()).await?;
-        // Whole turns were paid for when they ended.
+        let called = kernel.call_async(&mut store, ()).await;
+        // Whole turns were paid for when they ended; the rest is, however the call has ended.
         took(steps_of(&store, fuel) % TURN_STEPS).await.map_err(Ended)?;
-        finished.put(status);
+        finished.put(called?);
         pause().await;
     }
 }

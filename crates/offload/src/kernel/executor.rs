@@ -431,7 +431,9 @@ impl Executor {
                 code.poll(cell, cx)
             })
         });
-        turn.io.pay(turn.invocation.call.client, turn.taken);
+        if turn.taken > 0 {
+            turn.io.pay(turn.invocation.call.client, turn.taken);
+        }
         let Turn { invocation, chunk: left, steps, .. } = turn;
         invocation.cell = started.filter(|_| !matches!(polled, Some(Poll::Ready(_))));
         let wait = invocation.wait;

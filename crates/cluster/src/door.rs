@@ -14,8 +14,8 @@ use remora::{
 };
 use remora_store::replica::NodeId;
 
-use crate::group::{Group, GroupState, LINKS_MAX};
-use crate::link::{Link, parts};
+use crate::group::{Group, GroupState};
+use crate::link::{LINKS_MAX, Link, parts};
 use crate::refusals::Peer;
 use crate::wire::{Hello, Welcome};
 

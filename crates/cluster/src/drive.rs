@@ -37,6 +37,10 @@ const COMPLETIONS: usize = 64;
 const RECORDS: usize = 256;
 const BYTES: usize = 1 << 20;
 
+/// Why a node ends that cannot shut another one out.
+const UNFENCED: &str = "another node of this machine was stopped while it wrote this one's ring, \
+                        and may yet write there: start this one again, as a new node";
+
 /// What the thread works with.
 pub(crate) struct Drive<M: Memory> {
     pub(crate) group: Arc<Group>,
@@ -70,6 +74,9 @@ impl<M: Memory + 'static> Drive<M> {
             }
         }
         self.keep_up(&mut state);
+        if state.unfenced {
+            return Err(UNFENCED.to_owned());
+        }
         state = self.apply(state, batch)?;
         if state.replica.is_serving() && !state.is_open() {
             state = self.open(state)?;

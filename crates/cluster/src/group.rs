@@ -294,6 +294,8 @@ pub(crate) struct GroupState {
     broken: u64,
     pub(crate) refusals: Refusals,
     pub(crate) failure: Option<String>,
+    /// Another node may write here yet, though it was to be shut out.
+    pub(crate) unfenced: bool,
     /// Whether the gate is open.
     lets_in: bool,
 }
@@ -385,6 +387,7 @@ impl Group {
             broken: 0,
             refusals: Refusals::default(),
             failure: None,
+            unfenced: false,
             lets_in: false,
         };
         Ok(Arc::new(Group {
@@ -392,7 +395,7 @@ impl Group {
             device: device.clone(),
             domain,
             region,
-            queues: Queues::new(device, device.create_channel()?, LINKS_MAX)?,
+            queues: Queues::new(device, device.create_channel()?)?,
             shard: RwLock::new(Shard::unseen()),
             state: Mutex::new(state),
             standpoint: Mutex::default(),
@@ -795,6 +798,3 @@ impl GroupState {
         }
     }
 }
-
-/// The links that a node has at most: to all other members, old ones that end included.
-pub(crate) const LINKS_MAX: usize = 2 * MEMBERS_MAX;

@@ -19,13 +19,15 @@ use remora::{
     QueuePair, QueuePairOptions, Remote,
 };
 use remora_store::memory::Memory;
-use remora_store::replica::Mark;
+use remora_store::replica::{MEMBERS_MAX, Mark};
 use remora_store::way::region::Region;
 use thiserror::Error;
 
 use crate::incoming::Incoming;
 use crate::wire::FRAME;
 
+/// The links that a node has at most: to all other members, old ones that end included.
+pub(crate) const LINKS_MAX: usize = 2 * MEMBERS_MAX;
 /// Requests under way at most, and receive requests.
 const SENDS: u32 = 64;
 const RECVS: usize = 128;
@@ -47,14 +49,10 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// As long as so many links need.
-    pub(crate) fn new(
-        device: &Device,
-        channel: CompletionChannel,
-        links: usize,
-    ) -> Result<Queues, CreateError> {
-        let sends = device.create_cq_on(&channel, links * SENDS as usize)?;
-        let receives = device.create_cq_on(&channel, links * RECVS)?;
+    /// As long as a node's links need.
+    pub(crate) fn new(device: &Device, channel: CompletionChannel) -> Result<Queues, CreateError> {
+        let sends = device.create_cq_on(&channel, LINKS_MAX * SENDS as usize)?;
+        let receives = device.create_cq_on(&channel, LINKS_MAX * RECVS)?;
         Ok(Queues { channel, sends, receives })
     }
 }

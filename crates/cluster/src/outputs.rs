@@ -148,6 +148,10 @@ impl GroupState {
         self.cease(group);
         self.links.values().filter(|link| link.epoch < epoch).for_each(Link::fence);
         self.links.retain(|_, link| link.epoch >= epoch);
+        if group.device.has_stopped_writer() {
+            // What it writes when it goes on may fall among what a later primary writes.
+            return self.unfenced = true;
+        }
         // (What was wanted in an earlier epoch may only just have been noted.)
         self.wanted.clear();
         self.copies.retain(|to, _| self.links.contains_key(to));

@@ -97,6 +97,13 @@ impl Device {
         Ok(Imported::Guest(device?))
     }
 
+    /// Is another process stopped in the middle of a WRITE past the daemon to memory of this one,
+    /// whose queue pair or key has ended since? It may write some bytes more when it goes on. (For
+    /// a second, the end waits for such a process.) Of a card of this process nobody is.
+    pub fn has_stopped_writer(&self) -> bool {
+        matches!(&*self.live.lock(), Driver::Attached(attached) if attached.has_stopped_writer())
+    }
+
     /// Is this device a guest, which has no events?
     pub fn is_guest(&self) -> bool {
         matches!(&*self.live.lock(), Driver::Attached(attached) if attached.is_guest())

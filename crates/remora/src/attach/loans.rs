@@ -109,6 +109,11 @@ impl Loans {
         }
     }
 
+    /// Is a process stopped within the memory of this one, by a gate that was shut?
+    pub(super) fn has_stopped(&self) -> bool {
+        matches!(&self.gates, Shared::By(gates) if gates.has_stopped())
+    }
+
     /// The daemon has gone: nobody reaches the memory of this process any more.
     pub(super) fn shut(&mut self) {
         if let Shared::By(gates) = &self.gates {

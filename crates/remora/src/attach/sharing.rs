@@ -30,6 +30,11 @@ impl Attached {
         self.join
     }
 
+    /// Is another process stopped within the memory of this one, past an end?
+    pub(crate) fn has_stopped_writer(&self) -> bool {
+        self.loans.has_stopped()
+    }
+
     /// From here on this is a guest.
     pub(crate) fn into_guest(mut self) -> Attached {
         self.is_guest = true;

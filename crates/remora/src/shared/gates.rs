@@ -168,6 +168,11 @@ impl Gates {
         left.len()
     }
 
+    /// Owner: is one that was waited for in vain within still?
+    pub fn has_stopped(&self) -> bool {
+        self.stopped.iter().any(|within| self.found(within.sender) == Some(*within))
+    }
+
     /// Owner: waits until each sender that is within by a gate that is shut has been without once,
     /// for `timeout` at most. Returns whether all were.
     pub fn settle(&self, timeout: Duration) -> bool {
@@ -296,6 +301,7 @@ mod tests {
         gates.shut(0);
         assert_eq!(gates.outwait(Duration::ZERO), 1);
         assert_eq!(gates.outwait(LONG), 0, "it stands where it stood");
+        assert!(gates.has_stopped());
         // Others are waited for as ever, those behind it, too.
         gates.admit(1, 10);
         assert!(sender.enter(6, 1, 10) && sender.enter(7, 1, 10));
@@ -305,6 +311,7 @@ mod tests {
         sender.leave(7);
         // And it, when it has gone on.
         sender.leave(5);
+        assert!(!gates.has_stopped());
         gates.admit(0, 11);
         assert!(sender.enter(5, 0, 11));
         gates.shut(0);

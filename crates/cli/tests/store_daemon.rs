@@ -151,8 +151,8 @@ fn what_needs_kernels_is_not_served() {
         (&["serve"][..], "so that nobody could put a key: serve --redis or --memcached"),
         (&["serve", "--redis", "0", "--dir", &log, "--fsync", "always"], "--fsync"),
         (
-            &["serve", "--redis", "0", "--cluster", "a", "--etcd", "http://127.0.0.1:1"],
-            "set REMORA_NIC=off",
+            &["serve", "--cluster", "a", "--etcd", "http://127.0.0.1:1"],
+            "so that nobody could put a key: serve --redis or --memcached",
         ),
     ];
     for (args, reason) in refused {

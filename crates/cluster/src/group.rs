@@ -25,8 +25,8 @@ use remora::{Device, ProtectionDomain, RegisterError, Remote};
 use remora_store::front::slots::Shard;
 use remora_store::log::{Log, Position};
 use remora_store::replica::{
-    ChangeError, Configuration, Counters, Event, MEMBERS_MAX, Mark, NodeId, Options, Replica,
-    Request, Snapshot, Standing, region_bytes,
+    ChangeError, Configuration, Counters, Event, Mark, NodeId, Options, Replica, Request, Snapshot,
+    Standing, region_bytes,
 };
 use remora_store::way::clock::boot_ns;
 use remora_store::way::gate::Gate;

@@ -150,10 +150,6 @@ fn what_needs_kernels_is_not_served() {
     let refused = [
         (&["serve"][..], "so that nobody could put a key: serve --redis or --memcached"),
         (&["serve", "--redis", "0", "--dir", &log, "--fsync", "always"], "--fsync"),
-        (
-            &["serve", "--cluster", "a", "--etcd", "http://127.0.0.1:1"],
-            "so that nobody could put a key: serve --redis or --memcached",
-        ),
     ];
     for (args, reason) in refused {
         let output = daemon.run(&[&["store"], args].concat());
